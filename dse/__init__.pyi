@@ -73,7 +73,8 @@ class DesignResults(_DesignResults):
 
     `found.decode_step_s` is `found["decode_step_s"]`, None for what does not apply: times where nothing fits.
     `found.unit(name)` is its unit, `found.table` all of them with units, intervals and words, `found.to_dict()` a plain
-    dict. Printed, it is the text of `dse point`; a notebook shows that as a table.
+    dict, `found.command` the command line that starts the design. Printed, it is the text of `dse point`; a notebook
+    shows that as a table.
     """
 
     device: str | Any

@@ -21,6 +21,7 @@ from dse.model.point import Point
 from dse.model.results import RESULT_UNITS
 from dse.questions import room
 from dse.questions.common import competes, ends_text, sure_text
+from dse.questions.serve_command import serve_command
 from dse.report.design import as_said
 from dse.report.present import (
     change,
@@ -109,13 +110,18 @@ def _card(bench: Bench, row: BenchRow) -> None:
 
 
 def _rest(bench: Bench, row: BenchRow) -> None:
-    """Below a card's numbers: how sure its gain over the first design is, and the next steps."""
+    """Below a card's numbers: how sure its gain over the first design is, its command, and the next steps."""
     if row.answer is None:
         return
     if said := sure(bench.answered[0], row):
         st.markdown(escaped(said))
     for note in notes(row):
         st.caption(escaped(note))
+    command = serve_command(row.request.device_spec(), row.request.plan(), row.request.work)
+    if command.line:
+        st.code(command.line, language="bash", wrap_lines=True)  # with a button that copies it
+        if command.cannot:
+            st.caption(escaped(f"Not in this line: {'; '.join(command.cannot)}"))
     _steps(bench, row)
 
 

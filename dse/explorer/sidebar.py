@@ -12,12 +12,12 @@ from dse.core.field import Field
 from dse.core.units import BETWEEN, number_and_unit
 from dse.explorer import common_fields, find, loading, presets, request, state, tray, uploads, widgets
 from dse.explorer.bench import Bench, BenchRow, badge
-from dse.explorer.fields import MAX_TEXT, problem_of, sort_of
+from dse.explorer.fields import problem_of, sort_of
 from dse.explorer.tray import Tray
 from dse.explorer.uploads import Upload
 from dse.explorer.widgets import escaped
 from dse.quantizers import layered
-from dse.specs import tokens
+from dse.specs import server_flags, tokens
 from dse.specs.workload import HEADINGS, heading_of
 
 #: session keys: the widget that chooses a design, that of its name, of a preset; what undo and redo go through
@@ -242,7 +242,7 @@ def _search() -> None:
         "Find",
         key=_FIND,
         on_change=take,
-        max_chars=MAX_TEXT,
+        max_chars=server_flags.MAX_LETTERS,
         placeholder="Llama 3.1 70B, 8x H200, vllm serve ...",
         help="A model or a device as people write it, both (Llama 3.1 70B on 8x H200), an address at Hugging Face, or "
         "the command of a server: what it names is set below.",

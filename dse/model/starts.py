@@ -109,7 +109,7 @@ def of_format(
     `stack` is as results have it, "" for none; `implementation` one that the quantizer itself names.
     """
     kernel = (work.implementation or "").partition(":")[0] or implementation
-    stack = _engine_of(device, work, stack)
+    stack = engine_of(device, work, stack)
     name = stack.partition("@")[0]
     if device.is_own_chip and not name and not kernel:
         return Start()
@@ -136,7 +136,7 @@ def of_format(
 def as_stored(device: HardwareSpec, plan: KvPlan, work: Workload, stack: str) -> KvPlan:
     """The plan in the type that an engine stores in place of one that is asked for, by the table of its release: vLLM's
     fp8 of latent heads that an index chooses from is fp8_ds_mla on most GPUs."""
-    stack, (key, value) = _engine_of(device, work, stack), (plan.key_quantizer, plan.value_quantizer)
+    stack, (key, value) = engine_of(device, work, stack), (plan.key_quantizer, plan.value_quantizer)
     is_one = key.name == value.name == key.family.name and not (work.implementation or "").partition(":")[0]
     if not is_one or key.family.exact or engines.kinds(plan.model, work.tower) != [_CHOSEN_LATENTS]:
         return plan
@@ -154,7 +154,7 @@ def refusals(device: HardwareSpec, plan: KvPlan, work: Workload, stack: str) -> 
 
     `plan` may be as laid out on the device, `stack` is as results have it.
     """
-    stack = _engine_of(device, work, stack)
+    stack = engine_of(device, work, stack)
     model, lines = (plan.whole or plan).model, dict[str, str]()
     packed = {g.quantizer.family.name: g.quantizer for g in plan.groups if g.layout.needs_dequantizing}
     for family, quantizer in packed.items():
@@ -181,7 +181,7 @@ def of_states(
 
     Source: vLLM 0.33.0, vllm/config/compilation.py, resolve_cudagraph_mode_and_sizes.
     """
-    name, _, asked = _engine_of(device, work, stack).partition("@")
+    name, _, asked = engine_of(device, work, stack).partition("@")
     low, high = (int(n_blocks * end) for end in ends)
     is_checked = name == "vllm" and release_of(asked) >= release_of(_COUNTS_STATES) and work.cuda_graphs
     if not is_checked or n_blocks <= 0 or low >= n_sequences:
@@ -194,7 +194,8 @@ def of_states(
 
 
 def of_cells(work: Workload, stack: str, cache_bytes: int, free_bytes: int) -> dict[str, str]:
-    """A cache of llama.cpp of as many tokens as were asked for that memory does not hold."""
+    """The cache of llama.cpp that was asked for, where a device's memory does not hold its part."""
+    cache_bytes = int(cache_bytes * (1 - work.kv_offload))
     if stack.partition("@")[0] != "llama.cpp" or not work.max_total_tokens or cache_bytes <= free_bytes:
         return {}
     left = max(free_bytes, 0)
@@ -296,7 +297,7 @@ def _type_of(g: TensorGroup) -> str:
     return g.quantizer.family.name if g.layout.needs_dequantizing else PLAIN
 
 
-def _engine_of(device: HardwareSpec, work: Workload, stack: str) -> str:
+def engine_of(device: HardwareSpec, work: Workload, stack: str) -> str:
     """The engine that a device runs: of its stack, and of a GPU without measured kernels the usual one, whose table
     knows its architecture; none at peak rates, which are a paper's."""
     is_usual = not stack and work.model_kind != "ideal" and has_table(device, DEFAULT_STACK)

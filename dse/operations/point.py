@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from dse.model.point import Point
     from dse.questions.room import Way
+    from dse.questions.serve_command import ServeCommand
     from dse.report.design import DesignResults
 
 
@@ -95,7 +96,13 @@ class EvaluatePoint(OnDesign, Printed):
         from dse.model.engine import evaluate
         from dse.report.design import DesignResults, as_said
 
-        return DesignResults(as_said(evaluate(outcome)), partial(self.text, outcome))
+        return DesignResults(as_said(evaluate(outcome)), partial(self.text, outcome), partial(self._command, outcome))
+
+    def _command(self, outcome: Point) -> ServeCommand:
+        """The command line that starts the design."""
+        from dse.questions.serve_command import serve_command
+
+        return serve_command(outcome.device, outcome.asked_plan, self.workload)
 
     def written(self, outcome: Point, console: Console) -> list[str]:
         """Write the tables where a directory is given."""
@@ -122,7 +129,7 @@ class EvaluatePoint(OnDesign, Printed):
         )
         rest = [] if self.everything else ["All results, intervals and kernels: --all; one result: --explain NAME"]
         notes = (*present.slower_note(outcome), *present.release_note(outcome), *present.memory_note(outcome))
-        text = "\n".join([text, *notes, *rest])
+        text = "\n".join([text, *notes, *rest, *filter(None, [self._command(outcome).text()])])
         rows = outcome.operations() if self.operations else []
         return f"{text}\n\nOperations\n{present.operations_text(rows)}" if rows else text
 
@@ -146,6 +153,7 @@ class EvaluatePoint(OnDesign, Printed):
             "kernels": present.kernels(outcome),
             "time_shares": engine.time_shares(outcome),
             **({"offload": offloaded.to_dict()} if (offloaded := offload_of(outcome)) else {}),
+            "command": asdict(self._command(outcome)),
             "would_fit": [
                 {
                     "command": command,

@@ -10,6 +10,7 @@ from dse.core.answer import Answer
 from dse.core.errors import MIN_START, did_you_mean, show
 from dse.model import uncertainty
 from dse.model.results import RESULT_UNITS, RESULTS
+from dse.questions.serve_command import ServeCommand
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 _LINE = re.compile(r" {2,}(\S.*?) {2,}(\S.*)")
 #: between two sections
 _BETWEEN = "\n\n"
+#: of results that nothing but a dict stands behind
+_NO_COMMAND = ServeCommand("")
 _STYLE = "text-align:left;padding:1px 12px"
 
 
@@ -31,17 +34,30 @@ class DesignResults(Answer, dict[str, Any]):
 
     `found.decode_step_s` is `found["decode_step_s"]`, None for what does not apply: times where nothing fits.
     `found.unit(name)` is its unit, `found.table` all of them with units, intervals and words, `found.to_dict()` a plain
-    dict. Printed, it is the text of `dse point`; a notebook shows that as a table.
+    dict, `found.command` the command line that starts the design. Printed, it is the text of `dse point`; a notebook
+    shows that as a table.
     """
 
-    def __init__(self, results: Mapping[str, Any], text: str | Callable[[], str] = "") -> None:
-        """`text` is what `dse point` prints of them, or gives it once it is asked for."""
+    def __init__(
+        self,
+        results: Mapping[str, Any],
+        text: str | Callable[[], str] = "",
+        command: ServeCommand | Callable[[], ServeCommand] = _NO_COMMAND,
+    ) -> None:
+        """`text` is what `dse point` prints of them, or gives it once it is asked for; so is `command`."""
         super().__init__(results)
-        self._text = text
+        self._text, self._command = text, command
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copies and pickles take the text along, not the design that it is made from."""
-        return type(self), (dict(self), self.text())
+        """Copies and pickles take text and command along, not the design that they are made from."""
+        return type(self), (dict(self), self.text(), self.command)
+
+    @property
+    def command(self) -> ServeCommand:
+        """The command line that starts the design on its engine, and what it leaves out."""
+        if not isinstance(self._command, ServeCommand):
+            self._command = self._command()
+        return self._command
 
     def __missing__(self, name: str) -> Any:
         raise KeyError(_unknown(name))

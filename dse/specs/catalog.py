@@ -29,6 +29,9 @@ _SHARED_ERRORS = Path(hwspecs.__file__).parent / "shared_errors.toml"
 _IMPLEMENTATIONS = Path(hwspecs.__file__).parent / "implementations"
 #: the memory of a shipped device in GB or GiB, which people write alike
 _MEMORY = re.compile(r"^memory_capacity = \{ value = (\d+)", re.MULTILINE)
+#: a name on a hub of models, without and with the type of a GGUF file
+_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]*\w")
+_ASKED = re.compile(rf"{_REPOSITORY.pattern}(:\w+)?")
 _ALIASES = re.compile(r"^aliases = .*$", re.MULTILINE)
 
 
@@ -373,6 +376,22 @@ def model(name: str) -> ModelSpec:
     raise InputError(f"unknown model {show(name)}: {near_models(name)}")
 
 
+def hub_name(model_spec: ModelSpec) -> str:
+    """The name on a hub of the checkpoint of a model in its released format: as it was asked for, as its file has it,
+    or the first in the sources of its numbers that means this model and format; "" where none is known."""
+    published = model_spec.numbers.get("published_parameters")
+    names = _REPOSITORY.findall(f"{model_spec.source} {published.source if published else ''}")
+    return model_spec.hub or next((name for name in names if _is_released(name, model_spec)), "")
+
+
+def _is_released(name: str, model_spec: ModelSpec) -> bool:
+    """Whether a name of a repository means a model in its released format."""
+    path = shipped_model_file(name)
+    is_same = path.stem == model_spec.name.lower() if path else model_spec.source.startswith(f"config.json of {name} ")
+    said = weight_names.format_in(name)
+    return is_same and (not said.name or weight_names.of_model(said, model_spec) == model_spec.released)
+
+
 def near_models(name: str) -> str:
     """Words on the shipped models nearest to a name that none has."""
     if why := model_names.without_file(name):
@@ -401,6 +420,8 @@ def _as_named(model_spec: ModelSpec, name: str, taken: str) -> ModelSpec:
         model_spec = model_spec.model_copy(update=change)
     if said.name:
         change = {"released": weight_names.of_model(said, model_spec), "released_source": f"the name: {said.words}"}
+    if _ASKED.fullmatch(name):
+        change["hub"] = name
     if len(notes) > len(model_spec.notes):
         change["notes"] = tuple(notes)
     return model_spec.model_copy(update=change) if change else model_spec

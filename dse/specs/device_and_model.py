@@ -96,6 +96,8 @@ def _weights_name(name: str) -> str:
     return name
 
 
+#: ORG/NAME on a hub of models
+HubName = Annotated[str, Field(max_length=200, pattern=r"^$|^[A-Za-z0-9][\w.-]*/[\w.-]*\w$")]
 WeightsName = Annotated[str, AfterValidator(_weights_name)]
 
 
@@ -507,6 +509,8 @@ class ModelSpec(BaseModel):
     name: str
     title: str = ""
     source: str
+    #: name on a hub of its checkpoint in the format below; "" where the sources of its numbers name it, or nothing
+    hub: str = ""
     hidden_size: int
     vocab_size: int
     n_q_heads: int
@@ -692,11 +696,10 @@ class Released(Spec):
     source: str = Field(min_length=1, max_length=300)
 
 
-def released_fields(released: Released | None, checkpoints: dict[str, str]) -> dict[str, Any]:
+def released_fields(released: Released | None, checkpoints: dict[str, str], hub: str) -> dict[str, Any]:
     """The fields of a model that say how its weights were released, from those of its file."""
-    if released is None:
-        return {"checkpoints": checkpoints}
-    return {"released": released.weights, "released_source": released.source, "checkpoints": checkpoints}
+    fields: dict[str, Any] = {"checkpoints": checkpoints, "hub": hub}
+    return fields | ({"released": released.weights, "released_source": released.source} if released else {})
 
 
 class ModelFile(Spec):
@@ -723,6 +726,7 @@ class ModelFile(Spec):
     norm: Literal["rmsnorm", "layernorm"] = "rmsnorm"
     biases: bool = False
     tied_embeddings: bool = False
+    hub: HubName = ""
     released: Released | None = None
     checkpoints: dict[str, WeightsName] = Field(default_factory=dict)
 
@@ -785,7 +789,7 @@ class ModelFile(Spec):
             layer_elements=2 * hidden + inner,
             published_parameters=self.published_parameters.count if self.published_parameters else None,
             max_position_tokens=self.max_position.count if self.max_position else None,
-            **released_fields(self.released, self.checkpoints),
+            **released_fields(self.released, self.checkpoints, self.hub),
             numbers=self.quantities(),
         )
 

@@ -4,7 +4,9 @@
 multi-token prediction and EAGLE's heads share the embeddings of their model; a draft model has all of its own.
 """
 
+import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -24,6 +26,8 @@ _METHODS = {
     "suffix": TEXT,
     "ngram_gpu": TEXT,
 }
+#: names of methods that draft: of SGLang's with vLLM's
+_SGLANG = {"standalone": MODEL, "nextn": MTP}
 #: tokens that are drafted at most
 MAX_DRAFTED = 64
 #: rows of an EAGLE-3 head's own vocabulary, as its authors train it
@@ -79,6 +83,22 @@ def parse(text: str) -> Draft:
     if method == MODEL and not model:
         raise InputError(f"{asked}: model: is missing: name the model that drafts, such as qwen3-0.6b")
     return Draft(method, n_tokens, model if method == MODEL else "", bool(fields.get("parallel_drafting")))
+
+
+def config_text(method: str, model: str, n_tokens: int) -> str:
+    """Return the JSON of what an engine drafts by, from its own words.
+
+    SGLang calls layers of multi-token prediction EAGLE, whose head has a model of its own.
+    """
+    method = method.lower()
+    if method == EAGLE and (not model or "nextn" in model.lower()):
+        method = MTP
+    return written({"method": _SGLANG.get(method, method), "model": model, "num_speculative_tokens": n_tokens})
+
+
+def written(said: Mapping[str, object]) -> str:
+    """Write an object as --speculative-config takes it, without what is empty."""
+    return json.dumps({name: value for name, value in said.items() if value})
 
 
 def _method_of(model: str) -> str:

@@ -10,6 +10,7 @@ import json
 from pydantic import Field
 
 from dse.specs.device_and_model import (
+    HubName,
     LayerKV,
     ModelSpec,
     Name,
@@ -76,6 +77,7 @@ class CountedModelFile(Spec):
     max_position_tokens: int | None = Field(default=None, ge=1, le=2**40)
     repeat: int = Field(default=1, ge=1, le=10_000)
     notes: list[str] = Field(default=[], max_length=100)
+    hub: HubName = ""
     released: Released | None = None
     checkpoints: dict[str, WeightsName] = Field(default_factory=dict)
     wide: dict[WeightsName, Wide] = Field(default_factory=dict)
@@ -119,7 +121,7 @@ class CountedModelFile(Spec):
             wide=self.wide,
             numbers=numbers,
             published_parameters=self.published_parameters.count if self.published_parameters else None,
-            **released_fields(self.released, self.checkpoints),
+            **released_fields(self.released, self.checkpoints, self.hub),
             **quantities,
         )
 
@@ -153,6 +155,8 @@ def text(model: ModelSpec, revision: str = "", published: Quantity | None = None
         whole = published.model_dump(exclude_none=True) | {"value": published.count}
         fields = ", ".join(_line(name, value) for name, value in whole.items())
         lines.append(f"published_parameters = {{ {fields} }}")
+    if model.hub:
+        lines.append(_line("hub", model.hub))
     if model.released != WIDE:
         stored = ", ".join([_line("weights", model.released), _line("source", model.released_source or model.source)])
         lines.append(f"released = {{ {stored} }}")

@@ -7,7 +7,6 @@ Each line is searched by itself, for one pattern at a time without a way back, s
 import codecs
 import gzip
 import io
-import json
 import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple
 from dse.core import specfile
 from dse.core.errors import InputError, clean, show
 from dse.core.units import GIB
+from dse.specs import drafts
 from dse.specs.engines import ENGINES
 from dse.specs.measured_memory import Engine
 
@@ -187,8 +187,6 @@ def _option(name: str, *spellings: str) -> LogPattern:
 _GIB_TEXT, _COUNT = r"(-?\d{1,9}(?:\.\d{1,9})?)\s?Gi?B", r"(\d[\d,]{0,20})"
 #: what comes before a setting of drafts
 _OF_DRAFT = r"speculative_config['\"]?\s?[=:][^()\[\]]{0,100}[({]?[^()\[\]{}]{0,300}?\b"
-#: names of methods that draft: of SGLang's with vLLM's
-_DRAFTING = {"standalone": "draft_model", "nextn": "mtp"}
 #: an allocation that fails, as PyTorch, the runtimes and libraries of devices say it
 _OUT_OF_MEMORY = (
     r"(?:CUDA|HIP|ROCm|XPU|NPU|MUSA)(?: driver)?(?: error:)? out of memory|hipErrorOutOfMemory|CUDA_ERROR_OUT_OF_MEMORY"
@@ -776,18 +774,11 @@ def _weights(fields: Mapping[str, Any]) -> str:
 
 
 def _drafts(fields: Mapping[str, Any]) -> str:
-    """The drafts of a log as JSON; "" where it does not say how many tokens are drafted.
-
-    SGLang calls layers of multi-token prediction EAGLE, whose head has a model of its own.
-    """
-    n_tokens, method = _number(fields, "draft_tokens"), _text(fields, "draft_method").lower()
-    model = _model_name(_text(fields, "draft_model"))
+    """The drafts of a log as JSON; "" where it does not say how many tokens are drafted."""
+    n_tokens = _number(fields, "draft_tokens")
     if not n_tokens or not _text(fields, "draft"):
         return ""
-    if method == "eagle" and (not model or "nextn" in model.lower()):
-        method = "mtp"
-    said = {"method": _DRAFTING.get(method, method), "model": model, "num_speculative_tokens": n_tokens}
-    return json.dumps({name: value for name, value in said.items() if value})
+    return drafts.config_text(_text(fields, "draft_method"), _model_name(_text(fields, "draft_model")), n_tokens)
 
 
 def _common(engine: Engine, fields: Mapping[str, Any]) -> StartupLog:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import re
 import shlex
 import socket
@@ -299,12 +300,24 @@ def test_point_json_has_every_result(run):
     code, out, err = run(*GOOD, "--quantizer", "oaken", "--batch", "64", "--json")
     assert (code, err) == (0, "")
     result = json.loads(out)
-    more = ["intervals", "bit_ledger", "operations", "with_room", "kernels", "time_shares", "would_fit"]
+    more = ["intervals", "bit_ledger", "operations", "with_room", "kernels", "time_shares", "command", "would_fit"]
     assert list(result) == [*RESULT_UNITS, *more]
     assert result["would_fit"] == []
     assert result["with_room"] is None  # all 64 run at once
     assert sum(result["bit_ledger"].values()) == pytest.approx(result["stored_bits"], rel=1e-12)
     assert result["bit_ledger"]["outliers"] == pytest.approx(0.8)  # 8 bits for a tenth of the elements
+
+
+def test_a_point_ends_with_the_command_that_starts_it_as_json_and_python_have_it(run):
+    asked = ["--device", "h100", "--model", "llama3.1-8b", "--quantizer", "fp8"]
+    last = run("point", *asked)[1].rstrip().splitlines()[-1]
+    assert last.startswith("Run it: vllm serve meta-llama/Llama-3.1-8B-Instruct ")
+    command = json.loads(run("point", *asked, "--json")[1])["command"]
+    assert (f"Run it: {command['line']}", command["cannot"]) == (last, [])
+    found = dse.evaluate("h100", "llama3.1-8b", "fp8")
+    assert found.command.line == pickle.loads(pickle.dumps(found)).command.line == command["line"]
+    assert "command" not in found
+    assert "Run it" not in run(*GOOD, "--memory", "paper")[1]
 
 
 def test_an_answer_of_one_token_has_no_tpot(run):

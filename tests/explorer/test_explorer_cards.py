@@ -9,7 +9,7 @@ from dse.explorer.pages import compare, start
 from dse.figures.charts import design_bars
 from dse.model import uncertainty
 from dse.report import present
-from explorer_page import opened, said, values_of, wrong
+from explorer_page import opened, plain, said, values_of, wrong
 
 
 def of(*designs, **workload):
@@ -519,3 +519,12 @@ def test_a_defect_of_an_answer_is_a_sentence_on_its_card(monkeypatch, caplog):
     assert set(wrong(app)) == {"A defect of dse, please report it: KeyError: 'kv_bytes'"}
     assert app.sidebar.selectbox(key="device").value == "h200"
     caplog.clear()
+
+
+def test_a_card_has_the_command_that_starts_its_design_and_what_it_lacks():
+    one = "device.h100~model.qwen3-32b~quantizer."
+    app = opened("compare", batch="16", designs=f"{one}fp8~~{one}fp8~weights.int4~~{one}kivi")
+    lines = [code.value for code in app.code if code.value.startswith("vllm serve")]
+    assert lines[0].startswith("vllm serve Qwen/Qwen3-32B --max-model-len 2048")
+    assert len(lines) == 2  # vLLM runs no KIVI
+    assert any("int4 weights: name a checkpoint" in plain(text.value) for text in app.caption)

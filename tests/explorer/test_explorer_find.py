@@ -4,9 +4,12 @@ import pytest
 
 from dse.core.errors import InputError
 from dse.explorer import common_fields, find
+from dse.specs import server_flags
+from dse.specs.workload import ASKED
 from explorer_page import opened, plain
 
 LLAMA = {"model": "llama3.1-70b", "weights": None}
+QWEN = {"model": "qwen3-8b", "weights": None}
 H200 = {"device": "h200", "edits": ""}
 
 
@@ -91,6 +94,48 @@ H200 = {"device": "h200", "edits": ""}
             },
             [],
         ),
+        (
+            "vllm serve deepseek-ai/DeepSeek-V3 --data-parallel-size 8 --enable-expert-parallel --max-num-seqs 64",
+            {
+                "stack": "vllm",
+                "model": "deepseek-v3",
+                "weights": None,
+                "tp": 8,
+                "ep": 8,
+                "dp_attention": True,
+                "max_num_seqs": 512,
+            },
+            [],
+        ),
+        (
+            "vllm serve Qwen/Qwen3-8B -tp 2 --data-parallel-size 4 --kv-cache-dtype fp8_e5m2",
+            {"stack": "vllm", **QWEN, "tp": 2, "quantizer": "fp8", "parameters": "format=e5m2"},
+            ["data parallel 4"],
+        ),
+        (
+            "python -m sglang.launch_server --model-path zai-org/GLM-4.7 --tp 4 --dp-size 4 --enable-dp-attention "
+            "--speculative-algorithm NEXTN --speculative-num-steps 3",
+            {
+                "stack": "sglang",
+                "model": "glm-4.7",
+                "weights": None,
+                "tp": 4,
+                "dp_attention": True,
+                "speculative_config": '{"method": "mtp", "num_speculative_tokens": 3}',
+            },
+            [],
+        ),
+        (
+            "trtllm-serve Qwen/Qwen3-8B --tp_size 4 --kv_cache_dtype fp8 --max_batch_size 64",
+            {"stack": "trtllm", **QWEN, "tp": 4, "quantizer": "fp8", "parameters": "", "max_num_seqs": 64},
+            [],
+        ),
+        (
+            "llama-server -hf unsloth/Qwen3-8B-GGUF:Q8_0 -sm layer -ts 1,1 --no-kv-offload",
+            {"stack": "llama.cpp", "model": "qwen3-8b", "weights": "q8_0", "pp": 2, "kv_offload": 1.0},
+            [],
+        ),
+        ("llama-server -m Qwen3-8B.gguf -ts 3,1", {"stack": "llama.cpp", **QWEN}, ["split 3,1"]),
         ("vllm serve /own/model --tp eight --pp 2", {"stack": "vllm", "pp": 2}, ["/own/model", "--tp eight"]),
     ],
 )
@@ -115,9 +160,9 @@ def test_what_is_not_known(text, message):
         find.find(text)
 
 
-def test_every_flag_is_a_field():
-    named = {*find.FLAGS.values(), *(key for key, _ in find.TURNS.values())}
-    assert named <= {one.key for one in (*common_fields.DESIGN, *common_fields.SCENARIO)}
+def test_every_field_of_a_command_is_one_of_a_page():
+    work = {ASKED[name].key for engine in server_flags.engines().values() for name in engine.flags if name in ASKED}
+    assert work <= {one.key for one in (*common_fields.DESIGN, *common_fields.SCENARIO)}
 
 
 def test_the_box_sets_the_design_that_is_being_changed():

@@ -1,0 +1,252 @@
+"""Command lines of serving engines: their flags, and the fields of the design that a line starts.
+
+The flags are those of hwspecs/commands.toml, by which `dse.questions.serve_command` writes lines, and other spellings
+of the same that fields declare (`Field.also`).
+"""
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import hwspecs
+from dse import quantizers
+from dse.core import specfile
+from dse.core.errors import DseError, InputError, show
+from dse.core.field import SWITCH, WHOLE
+from dse.quantizers import engine_names
+from dse.specs import catalog, drafts, engine_options, weight_names
+from dse.specs.weights import WIDE
+from dse.specs.workload import ASKED
+
+#: letters of a command at most
+MAX_LETTERS = 2000
+#: of a switch for experts: over all devices
+ALL = "all"
+#: what a flag takes that has no list of words
+_KINDS = ("whole", "number", "layers", "text", "json", "switch")
+#: of drafts, of SGLang
+_DRAFTS = ("method", "model", "steps", "width", "tokens")
+#: words before a server's arguments -> its stack
+SERVERS = {
+    "vllm": "vllm",
+    "sglang": "sglang",
+    "sglang.launch_server": "sglang",
+    "trtllm-serve": "trtllm",
+    "llama-server": "llama.cpp",
+    "llama-cli": "llama.cpp",
+    "llama-bench": "llama.cpp",
+}
+#: spellings of flags that neither the table nor a field has -> field
+_SPELLED = {
+    "--model": "model",
+    "--hf-repo": "model",
+    "-q": "weights",
+    "-ctk": "quantizer",
+    "-ctv": "value_quantizer",
+    "--dp-size": "ranks",
+    "--dp": "ranks",
+    "-dp": "ranks",
+    "--data-parallel-size": "ranks",
+    "-sm": "split",
+    "-ts": "parts",
+    "-b": "step",
+}
+#: switches of former releases -> field and what they stand for
+_TURNS = {"--enable-dp-attention": ("dp_attention", True), "-nkvo": ("kv_offload", 1.0)}
+#: switches that change nothing here
+_IDLE = ("--trust-remote-code", "--enable-prefix-caching", "--jinja")
+#: of a page, whose reader has no files on this machine
+_OF_FILES = "calibrated"
+#: of a model on a hub
+ADDRESS = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/([\w.-]+/[\w.-]+)\S*")
+
+
+@dataclass(frozen=True)
+class Flag:
+    """A flag of an engine: its name, or two that go together, and what it takes."""
+
+    names: tuple[str, ...]
+    #: whole, number, layers, text, json, switch, or words with | between
+    takes: str
+    #: of a switch: the value of the field
+    stands_for: Any = None
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Values that the flag takes; () where these are no list."""
+        return () if self.takes in _KINDS else tuple(self.takes.split("|"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineFlags:
+    """The flags of an engine's release that say something of a design, by field, and how its command begins."""
+
+    release: str
+    start: str
+    always: tuple[str, ...]
+    per_rank: tuple[str, ...]
+    #: formats that are made of 16-bit weights as they are loaded -> the engine's word
+    online: Mapping[str, str]
+    flags: Mapping[str, Flag]
+
+
+@dataclass
+class ReadCommand:
+    """Fields that a command line sets, by their names in a workload or model, weights, quantizer, value_quantizer,
+    stack; and the flags that no field has."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
+
+
+@cache
+def engines() -> Mapping[str, EngineFlags]:
+    """The flags of each engine that commands are written for, by stack."""
+    data = specfile.read(Path(hwspecs.__file__).parent / "commands.toml").data
+    return {
+        stack: EngineFlags(
+            release=entry["release"],
+            start=entry["start"],
+            always=tuple(entry["always"]),
+            per_rank=tuple(entry["per_rank"]),
+            online=entry["online"],
+            flags={name: Flag(tuple(names.split()), *more) for name, (names, *more) in entry["flags"].items()},
+        )
+        for stack, entry in data.items()
+    }
+
+
+@cache
+def _fields(stack: str) -> Mapping[str, tuple[str, Any]]:
+    """The field of each flag, with dashes, and of a switch its value; of all engines where no stack is known."""
+    known: dict[str, tuple[str, Any]] = {flag: (name, None) for flag, name in _SPELLED.items()} | _TURNS
+    for name, asked in ASKED.items():
+        if asked.kind is SWITCH:
+            known |= {flag: (name, False) for flag in asked.also}
+        elif name != _OF_FILES:
+            known |= {flag: (name, None) for flag in (f"--{asked.name}", *asked.also, *asked.former)}
+    for entry in [engines()[stack]] if stack in engines() else engines().values():
+        for name, flag in entry.flags.items():
+            meant = "ranks" if name == "dp_attention" and flag.stands_for is None else name
+            known |= {word.replace("_", "-"): (meant, flag.stands_for) for word in flag.names}
+    return known
+
+
+def model_fields(text: str) -> dict[str, Any]:
+    """The model that a name or an address means, with the weights that it says; {} for none that ships."""
+    text = ADDRESS.sub(r"\1", text)
+    if not (path := catalog.shipped_model_file(text)):
+        return {}
+    said = weight_names.format_in(text)
+    weights = weight_names.of_model(said, catalog.model(text)) if said.name else None
+    return {"model": path.stem, "weights": weights}
+
+
+def read(text: str) -> ReadCommand:
+    """The fields that a server's command line sets. Raises InputError for quotes that are open."""
+    try:
+        words = shlex.split(text.replace("\\\n", " "))
+    except ValueError as error:
+        raise InputError(f"{show(text)}: {error}: close the quotes") from None
+    command, stack = ReadCommand(), ""
+    for flag, value in _arguments(engine_options.spelled_out(words)):
+        if flag == "" or (flag == "-m" and stack != "llama.cpp"):  # of Python: a module
+            if server := SERVERS.get(value.rpartition("/")[2]):
+                command.values["stack"] = stack = server
+            elif "/" in value or catalog.shipped_model_file(value):
+                _take(command, "model", flag, value)
+        elif flag in _fields(stack):
+            name, stands_for = _fields(stack)[flag]
+            if stands_for is None:
+                _take(command, name, flag, value)
+            else:
+                command.values[name] = stands_for
+        elif flag not in _IDLE:
+            command.left_out.append(f"{flag} {value}".strip())
+    _settle(command, stack)
+    return command
+
+
+def _arguments(words: list[str]) -> Iterator[tuple[str, str]]:
+    """Flags with their values, and words without a flag under ""."""
+    switches = {*_IDLE, *(flag for flag, (_, stands_for) in _fields("").items() if stands_for is not None)}
+    while words:
+        word = words.pop(0)
+        flag, equals, value = word.partition("=")
+        flag = flag.replace("_", "-")
+        if not word.startswith("-"):
+            yield "", word
+        elif equals:
+            yield flag, value
+        elif flag in switches or not words or words[0].startswith("-"):
+            yield flag, ""
+        else:
+            yield flag, words.pop(0)
+
+
+def _take(command: ReadCommand, name: str, flag: str, value: str) -> None:
+    """One flag; one whose value no design has is left out, and said."""
+    try:
+        if name in ("model", "file"):
+            found: dict[str, Any] = model_fields(value)
+        elif name in ("quantizer", "value_quantizer"):
+            said = engine_names.ours(value, quantizers.FAMILIES)
+            found = {name: said} if said.partition(":")[0] in quantizers.FAMILIES else {}
+        elif name == "weights":
+            weight_names.format_in(f"model-{value}")
+            found = {name: value}
+        elif name in ("ranks", "draft_steps", "draft_width", "draft_tokens"):
+            found = {name: WHOLE.parse(flag, value)}
+        else:
+            found = {name: ASKED[name].kind.parse(flag, value) if name in ASKED else value}
+    except DseError:
+        found = {}
+    command.values |= found
+    if not found:
+        command.left_out.append(f"{flag} {value}".strip())
+
+
+def _settle(command: ReadCommand, stack: str) -> None:
+    """Replace what several flags say together by the fields of a design."""
+    values = command.values
+    tp, ranks = values.get("tp", 1), values.pop("ranks", None)
+    if ranks and ranks > 1:
+        # ranks of vLLM are devices of their own, those of others share the devices
+        if (stack == "vllm" and tp == 1) or (stack == "sglang" and ranks == tp):
+            values["tp"], values["dp_attention"] = ranks, True
+        else:
+            values.pop("dp_attention", None)
+            command.left_out.append(f"data parallel {ranks}")
+    if values.get("ep") == ALL:
+        values["ep"] = values.get("tp", 1)
+    for name in engines()[stack].per_rank if stack in engines() and values.get("dp_attention") else ():
+        if name in values:
+            values[name] *= values["tp"]
+    _settle_weights(values, stack)
+    drafted = {name: values.pop(f"draft_{name}", None) for name in _DRAFTS}
+    if drafted["method"] and (n_tokens := drafted["steps"] or drafted["tokens"]):
+        values["speculative_config"] = drafts.config_text(drafted["method"], drafted["model"] or "", n_tokens)
+    values.pop("step", None)
+    split, parts = values.pop("split", ""), values.pop("parts", "").split(",")
+    if len(set(parts)) > 1 or (split in ("row", "tensor") and len(parts) == 1):
+        command.left_out.append(f"split {split} {','.join(parts)}".replace("  ", " ").strip())
+    elif len(parts) > 1:
+        values["tp" if split in ("row", "tensor") else "pp"] = len(parts)
+
+
+def _settle_weights(values: dict[str, Any], stack: str) -> None:
+    """The format that a word of an engine means: of 16-bit weights what it makes of them, else that of the files."""
+    said = values.get("weights")
+    if not said:
+        return
+    model = catalog.model(values["model"]) if "model" in values else None
+    made = {word: name for name, word in engines()[stack].online.items()} if stack in engines() else {}
+    form = weight_names.format_in(f"model-{said}")
+    if model and model.released == WIDE and said in made:
+        values["weights"] = made[said]
+    elif form.name:
+        values["weights"] = weight_names.of_model(form, model) if model else form.name

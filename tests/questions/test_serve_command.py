@@ -1,0 +1,387 @@
+"""Commands that start a design: against the recorded flags of each release, and read back as Find reads them."""
+
+import itertools
+import json
+import shlex
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import hwspecs
+from cases import each
+from dse import quantizers
+from dse.core.errors import InputError
+from dse.model.engine import evaluate
+from dse.model.point import Point
+from dse.operations.shared import layout
+from dse.quantizers import engine_names
+from dse.questions.serve_command import ServeCommand, serve_command
+from dse.specs import catalog, server_flags, servers
+from dse.specs.workload import ASKED, Workload
+
+#: as the releases have them
+RECORDED = tomllib.loads((Path(hwspecs.__file__).parent / "commands.toml").read_text())
+#: engine -> device and model, and one that has the layers that the first has not
+BASES = {
+    "vllm": [("h200", "qwen3-30b-a3b"), ("h200", "qwen3.6-27b")],
+    "sglang": [("h200", "deepseek-v3"), ("h200", "gemma-3-12b"), ("b200", "qwen3.6-27b")],
+    "trtllm": [("h200", "llama3.1-70b"), ("h200", "qwen3-30b-a3b")],
+    "llama.cpp": [("rtx5090", "Qwen/Qwen3-8B-GGUF:Q8_0"), ("rtx5090", "ggml-org/gemma-3-12b-it-GGUF:Q4_K_M")],
+}
+MTP, EAGLE = (
+    json.dumps({"method": "mtp", "num_speculative_tokens": 2}),
+    json.dumps({"method": "eagle3", "model": "RedHatAI/Qwen3-head", "num_speculative_tokens": 3}),
+)
+#: values of fields beside their defaults; of "kv", the quantizers of keys and values
+VALUES = {
+    "kv": [("fp8", "fp8"), ("fp8:format=e5m2", "fp8:format=e5m2"), ("nvfp4", "nvfp4"), ("q8_0", "q8_0")],
+    "tp": [2, 8],
+    "pp": [2],
+    "ep": [8],
+    "dp_attention": [True],
+    "dcp": [2],
+    "weights": ["fp8", "q8_0", "int4"],
+    "batch": [16, 3000],
+    "max_model_len": [4096, 3000],
+    "max_num_seqs": [256, 6],
+    "prompt_budget_tokens": [4096],
+    "gpu_memory_utilization": [0.8512],
+    "kv_cache_memory_bytes": [8 * 2**30],
+    "max_total_tokens": [65536],
+    "page_tokens": [64],
+    "batching": ["continuous", "chunked", "static"],
+    "admission": ["paged", "reserve"],
+    "state_type": ["float16", "int8"],
+    "state_slots": [64],
+    "state_share": [0.5],
+    "cuda_graphs": [False],
+    "cuda_graph_max_bs": [64],
+    "tower": [False],
+    "gpu_layers": [20],
+    "cpu_moe_layers": [10],
+    "cpu_offload_gib": [2.0, 1.5],
+    "kv_offload": [1.0, 0.5],
+    "swa_full_tokens_ratio": [1.0, 0.5],
+    "speculative_config": [MTP, EAGLE],
+    "tokens": ["streaming"],
+    "pp_batches": [1],
+}
+#: fields that need another -> what it is where the pair does not have it
+NEEDS = {"ep": {"tp": 8}, "dp_attention": {"tp": 8}, "dcp": {"tp": 8}, "pp_batches": {"pp": 2}}
+#: fields of a line that the design may leave open -> what it then means
+OPEN = {"max_model_len": lambda work: work.longest_tokens}
+#: how a line calls fields that it lacks, where that is not their title
+SAID = {"weights": (" weights",), "speculative_config": ("drafts by", "speculative-config")}
+#: results of a deployment, which a line read back has too
+SAME = ("weight_bytes", "running_batch", "free_bytes", "throughput_tokens_per_s", "tpot_s", "ttft_s", "score_drop_frac")
+
+
+def designs(stack):
+    """Every pair of values of two fields, with a shipped device and model for the engine."""
+    for device, model in BASES[stack]:
+        for one, other in itertools.combinations(VALUES, 2):
+            for asked in itertools.product(VALUES[one], VALUES[other]):
+                needed = NEEDS.get(one, {}) | NEEDS.get(other, {})
+                yield device, model, needed | dict(zip((one, other), asked, strict=True))
+
+
+def design_of(stack, device, model, asked):
+    """Device, plan and workload; InputError where they do not go together."""
+    keys, values = asked.get("kv", ("fp16", "fp16"))
+    work = Workload(stack=stack, **{name: value for name, value in asked.items() if name != "kv"})
+    return catalog.device(device), layout(model, keys, values), work
+
+
+def parsed(stack, line):
+    """The flags of a line and their values, as the release's parser takes them; the first words begin it."""
+    kinds = {name: entry for names, *entry in RECORDED[stack]["flags"].values() for name in names.split()}
+    words, found = shlex.split(line), {}
+    start = RECORDED[stack]["start"].split()
+    assert words[: len(start)] == start
+    words = words[len(start) :]
+    if not words[0].startswith("-"):
+        found["model"] = words.pop(0)
+    while words:
+        flag = words.pop(0)
+        assert flag not in found, f"{flag} twice"
+        takes, *stands_for = kinds[flag]
+        if takes == "switch":
+            assert stands_for
+            found[flag] = True
+            continue
+        value = words.pop(0)
+        if takes == "json":
+            json.loads(value)
+        elif takes in ("whole", "number"):
+            assert {"whole": int, "number": float}[takes](value) >= 0
+        elif takes == "layers":
+            assert value == "all" or int(value) >= 0
+        elif takes != "text":
+            assert value in takes.split("|")
+        found[flag] = value
+    return found
+
+
+def read_back(plan, work, line):
+    """The plan and the workload of a line as Find reads it, its load as before."""
+    read = server_flags.read(line)
+    assert read.left_out == []
+    values = dict(read.values)
+    model = values.pop("model")
+    assert model == plan.model.name
+    keys = values.pop("quantizer", "fp16")
+    sides = keys, values.pop("value_quantizer", keys)
+    load = {name: getattr(work, name) for name in ("batch", "input_tokens", "output_tokens")}
+    return layout(model, *sides), Workload(**load, **values)
+
+
+def check(stack, device, model, asked):
+    """One design: its line parses, and what is read back is the design but for what the line says it lacks."""
+    try:
+        spec, plan, work = design_of(stack, device, model, asked)
+        command = serve_command(spec, plan, work)
+    except InputError:
+        return ""
+    if not command.line:
+        assert len(command.cannot) == 1
+        return ""
+    assert "\n" not in command.line
+    parsed(stack, command.line)
+    again, back = read_back(plan, work, command.line)
+    lacking = " ".join(command.cannot)
+    settled, settled_back = work.of_model(plan.model), back.of_model(plan.model)
+    for name, form in ASKED.items():
+        want, got = getattr(settled, name), getattr(settled_back, name)
+        if name in ("batch", "admission") or want == got:
+            continue
+        if want == form.default:  # open, and written all the same
+            assert name not in OPEN or got == OPEN[name](work), name
+        else:
+            is_own = (name, want) in (("pp_batches", work.pp), ("batching", servers.batching(stack, work.stack)))
+            is_slots = stack == "llama.cpp" and name == "max_model_len"
+            is_said = any(word in lacking for word in SAID.get(name, (form.title or form.name,)))
+            assert is_own or is_slots or is_said, f"{name} = {want!r}, read back {got!r}"
+    for side in ("key_quantizer", "value_quantizer"):
+        want, got = getattr(plan, side), getattr(again, side)
+        assert want.name == got.name or (want.family.exact and got.family.exact)
+    batch = work.batch or 0
+    if not command.cannot and stack != "llama.cpp" and batch <= 1024:  # llama.cpp's -c is settled by the line
+        first, second = evaluate(Point(spec, plan, work)), evaluate(Point(spec, again, back))
+        assert {name: first[name] for name in SAME} == {name: second[name] for name in SAME}
+    assert not Point(spec, again, back).lowered.refused or command.cannot
+    return command.line
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stack", BASES)
+def test_any_two_fields_are_in_the_line_or_said_to_lack(stack):
+    wrong, lines = [], set()
+    for device, model, asked in designs(stack):
+        try:
+            lines.add(check(stack, device, model, asked))
+        except Exception as error:
+            wrong.append(f"{device} {model} {asked}: {type(error).__name__}: {error}")
+    assert not wrong, f"{len(wrong)}\n" + "\n".join(wrong[:40])
+    assert len(lines) > 100
+
+
+@pytest.mark.parametrize("stack", BASES)
+def test_some_pairs_of_fields_are_in_the_line_or_said_to_lack(stack):
+    lines = {check(stack, *design) for design in itertools.islice(designs(stack), 0, None, 7)}
+    assert len(lines) > 10
+
+
+def command(device, model, keys="fp16", values=None, **asked):
+    return serve_command(catalog.device(device), layout(model, keys, values or keys), Workload(**asked))
+
+
+@each(
+    ("device", "model", "asked", "line"),
+    [
+        # an MoE model over 8 devices, each of which attends to requests of its own: 128 of 1,024 requests on each
+        (
+            "h200",
+            "deepseek-v3",
+            {"keys": "fp8", "tp": 8, "ep": 8, "dp_attention": True},
+            "vllm serve deepseek-ai/DeepSeek-V3 --data-parallel-size 8 --enable-expert-parallel --max-model-len 2048 "
+            "--max-num-seqs 128 --max-num-batched-tokens 8192 --gpu-memory-utilization 0.92 --kv-cache-dtype fp8",
+        ),
+        # SGLang 0.5.23 has --attn-dp-size in place of --enable-dp-attention, and its limit is of all devices
+        (
+            "h200",
+            "deepseek-v3",
+            {"keys": "fp8", "tp": 8, "ep": 8, "dp_attention": True, "max_num_seqs": 512, "stack": "sglang"},
+            "python -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 --tp-size 8 --attn-dp-size 8 "
+            "--ep-size 8 --context-length 2048 --max-running-requests 512 --kv-cache-dtype fp8_e4m3",
+        ),
+        (
+            "h200",
+            "deepseek-v3",
+            {"keys": "fp8", "tp": 8, "ep": 8, "dp_attention": True, "max_num_seqs": 512, "stack": "trtllm"},
+            "trtllm-serve deepseek-ai/DeepSeek-V3 --tp_size 8 --enable_attention_dp --ep_size 8 --max_seq_len 2048 "
+            "--max_batch_size 64 --kv_cache_dtype fp8",
+        ),
+        # the repository that was asked for; 4 slots of 4,096 tokens
+        (
+            "rtx4090",
+            "Qwen/Qwen3-8B-GGUF:Q8_0",
+            {"keys": "q8_0", "max_num_seqs": 4, "max_model_len": 4096},
+            "llama-server -hf Qwen/Qwen3-8B-GGUF:Q8_0 --ctx-size 16384 --parallel 4 --cache-type-k q8_0 "
+            "--cache-type-v q8_0 --split-mode none",
+        ),
+        # drafts in the words of SGLang: layers of multi-token prediction are EAGLE without a model of their own
+        (
+            "h200",
+            "deepseek-v3",
+            {"tp": 8, "stack": "sglang", "speculative_config": MTP, "prompt_budget_tokens": 4096, "keys": "fp8"},
+            "python -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 --tp-size 8 --context-length 2048 "
+            "--chunked-prefill-size 4096 --kv-cache-dtype fp8_e4m3 --speculative-algorithm EAGLE "
+            "--speculative-num-steps 2 --speculative-eagle-topk 1 --speculative-num-draft-tokens 3",
+        ),
+        # JSON is quoted for the shell; 16-bit weights are made FP8 as they are loaded
+        (
+            "h100",
+            "qwen3-32b",
+            {"speculative_config": MTP, "weights": "fp8"},
+            "vllm serve Qwen/Qwen3-32B --quantization fp8 --max-model-len 2048 --max-num-seqs 1024 "
+            "--max-num-batched-tokens 8192 --gpu-memory-utilization 0.92 "
+            """--speculative-config '{"method": "mtp", "num_speculative_tokens": 2}'""",
+        ),
+        # a checkpoint that was named stays as it was written
+        (
+            "h100",
+            "RedHatAI/Qwen3-32B-FP8-dynamic",
+            {"cuda_graphs": False},
+            "vllm serve RedHatAI/Qwen3-32B-FP8-dynamic --max-model-len 2048 --max-num-seqs 1024 "
+            "--max-num-batched-tokens 8192 --gpu-memory-utilization 0.92 --enforce-eager",
+        ),
+    ],
+)
+def test_lines_by_hand(device, model, asked, line):
+    found = command(device, model, **asked)
+    assert (found.line, found.cannot) == (line, ())
+
+
+@each(
+    ("device", "model", "asked", "why"),
+    [
+        ("h100", "llama3.1-8b", {"keys": "kivi"}, "kivi: no KV type of vLLM 0.33.0"),
+        ("h100", "llama3.1-8b", {"keys": "kivi", "other_software": True}, "kivi: no KV type of vLLM 0.33.0"),
+        ("h100", "llama3.1-8b", {"keys": "nvfp4", "stack": "sglang"}, "nvfp4: SGLang 0.5.23 refuses it"),
+        ("h100", "llama3.1-8b", {"keys": "fp8", "values": "fp16"}, "vLLM keeps both in one type"),
+        ("h200", "deepseek-v3", {"keys": "fp8:skip=0+1", "tp": 8}, "no KV type of vLLM stores the same"),
+        ("h100", "llama3.1-8b", {"memory": "paper"}, "counted as papers do"),
+        ("h100", "llama3.1-8b", {"model_kind": "ideal"}, "counted as papers do"),
+        ("h100", "llama3.1-405b", {}, "not one request fits"),
+        ("rtx4090", "Qwen/Qwen3-8B-GGUF:Q8_0", {"max_total_tokens": 2**20}, "GiB of keys and values"),
+        ("h200", "qwen3-30b-a3b", {"tp": 8, "ep": 4}, "whole experts over all devices or over none"),
+    ],
+)
+def test_what_no_engine_starts_has_no_line_and_one_reason(device, model, asked, why):
+    found = command(device, model, **asked)
+    assert found.line == found.text() == ""
+    assert len(found.cannot) == 1
+    assert why in found.cannot[0]
+    assert "\n" not in found.cannot[0]
+
+
+@each(
+    ("device", "model", "asked", "lacks"),
+    [
+        ("h100", "qwen3-32b", {"weights": "int4"}, "int4 weights: name a checkpoint"),
+        ("h100", "mixtral-8x7b-oaken", {"tp": 2}, "its name on a hub is not known"),
+        ("h100", "qwen3-32b", {"kv_offload": 0.5}, "keys and values in host memory 0.5: no flag of vLLM"),
+        ("h100", "qwen3-32b", {"tokens": "streaming"}, "token policy streaming: no flag of vLLM"),
+        ("h100", "qwen3-32b", {"batching": "static"}, "batching static: no flag of vLLM"),
+        ("h100", "llama3-8b", {"max_model_len": 16384}, "context of 16,384 tokens: the model has 8,192"),
+        ("h100", "llama3-8b", {"stack": "trtllm", "page_tokens": 64}, "page 64: no flag of TensorRT-LLM"),
+        ("h100", "llama3-8b", {"stack": "sglang", "cpu_offload_gib": 0.5}, "weights in host memory 0.5"),
+        ("rtx4090", "qwen3-8b", {"weights": "q4_k_m"}, "qwen3-8b-Q4_K_M.gguf: no repository"),
+        ("h200", "deepseek-v3", {"tp": 8, "dp_attention": True, "max_num_seqs": 12}, "concurrency, at most 12"),
+    ],
+)
+def test_what_a_line_lacks_is_said(device, model, asked, lacks):
+    found = command(device, model, **asked)
+    assert found.line
+    assert any(lacks in line for line in found.cannot)
+    assert found.text() == f"Run it: {found.line}\nNot in this line: {'; '.join(found.cannot)}"
+
+
+def test_a_default_that_releases_differ_in_is_written_and_others_are_said():
+    vllm, sglang = command("h100", "llama3.1-8b"), command("h100", "llama3.1-8b", stack="sglang")
+    assert "--gpu-memory-utilization 0.92" in vllm.line
+    assert "--mem-fraction-static" not in sglang.line
+    assert any(line.startswith("memory for the server: SGLang's own, 0.8") for line in sglang.left)
+    older = command("h100", "llama3.1-8b", stack="vllm@0.19.0")
+    assert "--gpu-memory-utilization 0.9 " in older.line + " "
+    assert "flags are those of vLLM 0.33.0, not of 0.19.0" in older.left
+    # the share gives way to the bytes
+    assert "utilization" not in command("h100", "llama3.1-8b", kv_cache_memory_bytes=2**33).line
+
+
+@each("name", catalog.model_files())
+def test_the_name_on_a_hub_of_every_model_means_it_and_its_format(name):
+    model = catalog.model(name)
+    if name not in ("mistral-small-22b", "mixtral-8x7b-oaken", "opt-175b"):  # no name, or none that says the size
+        read = server_flags.model_fields(catalog.hub_name(model))
+        assert read["model"] == name
+        assert read["weights"] in (None, model.released)
+
+
+@pytest.mark.parametrize("stack", BASES)
+def test_every_word_of_a_kv_flag_that_a_family_stores_is_read_as_that_family(stack):
+    flags = server_flags.engines()[stack].flags
+    words = [word for word in flags["quantizer"].words if word not in ("f32", "auto")]
+    for word in words:
+        try:
+            means = engine_names.ours(word, quantizers.FAMILIES)
+        except InputError:  # an engine's alone
+            continue
+        read = server_flags.read(f"{RECORDED[stack]['start']} Qwen/Qwen3-8B {flags['quantizer'].names[0]} {word}")
+        assert read.values["quantizer"] == means
+        assert quantizers.parse(means)
+
+
+def test_every_recorded_flag_says_where_it_is_from():
+    for stack, entry in RECORDED.items():
+        assert entry["release"]
+        assert entry["source"]
+        for name, (_, takes, *stands_for) in entry["flags"].items():
+            assert bool(stands_for) == (takes == "switch"), (stack, name)
+        assert {*entry["always"], *entry["per_rank"]} <= set(entry["flags"])
+        assert all(word in entry["flags"]["weights"][1].split("|") for word in entry["online"].values())
+
+
+def test_flags_are_spellings_that_their_fields_declare_but_for_those_of_one_engine():
+    own = {
+        "--enable-expert-parallel",
+        "--data-parallel-size",
+        "--attn-dp-size",
+        "--enable-attention-dp",
+        "--no-enable-chunked-prefill",
+        "--enable-mixed-chunk",
+        "--disable-decode-cuda-graph",
+        "--disable-prefill-cuda-graph",
+        "--swa-full",
+        "--no-kv-offload",
+        "--no-mmproj",
+        "--quantization",
+        "--dcp-size",
+    }
+    said = {
+        (name, flag.replace("_", "-"))
+        for entry in RECORDED.values()
+        for name, (flags, *_) in entry["flags"].items()
+        if name in ASKED
+        for flag in flags.split()
+    }
+    spelled = {(name, flag) for name, form in ASKED.items() for flag in (f"--{form.name}", *form.also, *form.former)}
+    assert {flag for _, flag in said - spelled} <= own
+
+
+def test_a_command_says_which_fields_it_sets():
+    found = command("h200", "deepseek-v3", "fp8", tp=8, dp_attention=True, cuda_graphs=False)
+    assert isinstance(found, ServeCommand)
+    assert {"model", "tp", "dp_attention", "quantizer", "cuda_graphs", "max_model_len"} <= set(found.set_by)
+    assert set(found.set_by) <= {"model", "quantizer", "value_quantizer", *ASKED}
