@@ -241,7 +241,7 @@ def test_numbers_have_intervals_and_say_what_errors_were_measured_on():
     before, own = (row.result["throughput_tokens_per_s"] for row in here.answered)
     low, high = uncertainty.ends(here.rows[1].result)
     more = f"({low:,.1f} to {high:,.1f}), {100 * (own / before - 1):+.1f} %"
-    assert (rate.value, rate.details, rate.limit) == (f"{own:,.1f} token/s", more, "")
+    assert (rate.value, rate.details, rate.limit) == (f"{f'{own:,.1f}'.removesuffix('.0')} token/s", more, "")
     assert (drop.value, drop.details) == ("2.0 ± 6.1 %", "published: other models, long context")
     assert "assumed price" in found["usd_per_million_tokens"].details
     said = cards.sure(here.answered[0], here.rows[1])
