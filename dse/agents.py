@@ -71,12 +71,13 @@ def _property(form: Field) -> dict[str, Any]:
     kind, is_text = form.kind, form.kind.sort == "text"
     unit = f" Unit: {form.unit}." if form.unit not in ("", "1") and not is_text else ""
     made: dict[str, Any] = {"type": _TYPES[kind.sort], "description": form.help + unit}
+    example = (form.metavar or "").strip("'")
+    if few := few_of(form):
+        made["enum"] = few
+    elif is_text and kind not in _LISTS and any(map(str.isdigit, example)):
+        made["examples"] = [[example] if form.is_repeated else example]
     if kind in _LISTS or form.is_repeated:
         made |= {"type": "array", "items": {"type": _LISTS.get(kind, "string")}}
-    elif few := few_of(form):
-        made["enum"] = few
-    elif is_text and any(map(str.isdigit, form.metavar or "")):
-        made["examples"] = [(form.metavar or "").strip("'")]
     bounds = {} if is_text else {"minimum": form.low, "maximum": form.high}
     made |= {name: bound for name, bound in bounds.items() if abs(bound) < float("inf")}
     default = [*form.default] if isinstance(form.default, tuple) else form.default
