@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from cases import each
 from dse import agents
 from dse.cli import main as cli
+from dse.core import interrupt
 from dse.core.errors import DseError, InputError
 from dse.operations import every
 from dse.operations.face import python_fields
@@ -236,25 +238,46 @@ def test_a_client_of_a_server_gets_what_the_commands_print():
         assert "is no file that is read here: give one in" in answer.content[0].text
 
 
+def started(*more):
+    """A server that has answered the first request of a client, and the line of its answer."""
+    child = subprocess.Popen(
+        [sys.executable, "-m", "dse", "mcp"],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    first = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+    requests = [{"id": 0, "method": "initialize", "params": first}, {"method": "notifications/initialized"}, *more]
+    child.stdin.writelines(json.dumps({"jsonrpc": "2.0", **one}) + "\n" for one in requests)
+    child.stdin.flush()
+    return child, json.loads(child.stdout.readline())["result"]
+
+
 @pytest.mark.slow
 def test_a_server_without_a_folder_reads_no_file_and_ends_with_its_input():
-    request = {"jsonrpc": "2.0", "id": 1, "method": "tools/call"}
-    request["params"] = {"name": "check_log", "arguments": {"log": str(LOG)}}
-    start = {"jsonrpc": "2.0", "id": 0, "method": "initialize"}
-    client = {"name": "test", "version": "1"}
-    start["params"] = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client}
-    ready = {"jsonrpc": "2.0", "method": "notifications/initialized"}
-    child = subprocess.Popen(
-        [sys.executable, "-m", "dse", "mcp"], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    child.stdin.writelines(f"{json.dumps(one)}\n" for one in (start, ready, request))
-    child.stdin.flush()
-    lines = [json.loads(child.stdout.readline()) for _ in range(2)]
-    assert lines[0]["result"]["serverInfo"]["name"] == "dse"
-    assert lines[1]["result"]["isError"]
-    assert "is no file that is read here: give a name" in lines[1]["result"]["content"][0]["text"]
-    assert child.communicate(timeout=30) == ("", None)
+    call = {"name": "check_log", "arguments": {"log": str(LOG)}}
+    child, first = started({"id": 1, "method": "tools/call", "params": call})
+    assert first["serverInfo"]["name"] == "dse"
+    answer = json.loads(child.stdout.readline())["result"]
+    assert answer["isError"]
+    assert "is no file that is read here: give a name" in answer["content"][0]["text"]
+    assert child.communicate(timeout=30) == ("", "")
     assert child.returncode == 0
+
+
+@pytest.mark.slow
+def test_a_press_ends_a_server_that_waits():
+    child, _ = started()
+    child.send_signal(signal.SIGINT)
+    assert child.wait(timeout=30) == interrupt.STATUS
+    assert child.communicate() == ("", "stopped\n")
+
+
+@pytest.mark.slow
+def test_a_folder_that_is_none_is_told_in_a_line():
     wrong = [sys.executable, "-m", "dse", "mcp", "--files", "nowhere"]
     done = subprocess.run(wrong, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
     assert done.stderr == "error: files = 'nowhere': is no folder that can be opened: give another\n"
+    assert done.returncode == 2
