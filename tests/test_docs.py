@@ -36,7 +36,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 EXEMPT = r"\*Not run by the tests[^*]*\*\n+"
 #: blocks: what stands before one, its language, its text
 BLOCK = re.compile(rf"^({EXEMPT})?```(\w*)\n(.*?)^```$", re.M | re.S)
-LANGUAGES = {"", "console", "py", "python", "sh", "text", "toml"}
+LANGUAGES = {"", "console", "json", "py", "python", "sh", "text", "toml"}
 
 
 def blocks(path, language=None):

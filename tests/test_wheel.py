@@ -76,7 +76,7 @@ def test_its_name_command_and_extras(wheel):
     metadata = info.read(f"kv_dse-{dse.__version__}.dist-info/METADATA").decode()
     assert "\nLicense-Expression: Apache-2.0\n" in metadata
     extras = {line.partition(": ")[2] for line in metadata.splitlines() if line.startswith("Provides-Extra: ")}
-    assert extras == {"calibrate", "cluster", "docs", "export", "models", "test", "train"}
+    assert extras == {"calibrate", "cluster", "docs", "export", "mcp", "models", "test", "train"}
     commands = info.read(f"kv_dse-{dse.__version__}.dist-info/entry_points.txt").decode()
     assert "dse = dse.__main__:main" in commands
 

@@ -11,7 +11,7 @@ import click
 from dse.cli.commands import command_of
 from dse.cli.docs import docs
 from dse.core import interrupt
-from dse.core.errors import DseError, LimitError, OutputError, clean, did_you_mean, show
+from dse.core.errors import OutputError, clean, did_you_mean, show, told
 from dse.core.version import VERSION
 from dse.operations.declare import Operation
 from dse.specs import engine_options
@@ -89,7 +89,7 @@ SECTIONS = {
     "KV formats on your own data": ("dump", "synthesize", "thresholds", "measure", "quantize", "lab", "mix", "study"),
     "Devices, models, formats by name": ("list", "show", "check", "device", "model"),
     "Calibration and validation": ("calibrate", "calibrate server", "predict", "validate"),
-    "Pages": ("app", "docs"),
+    "Pages and agents": ("app", "docs", "mcp"),
 }
 
 
@@ -219,6 +219,26 @@ def app(streamlit_args: tuple[str, ...]) -> None:
     launch.serve(list(streamlit_args))
 
 
+@cli.command(short_help="Serve agents over the Model Context Protocol.")
+@click.option(
+    "--files",
+    metavar="DIR",
+    help="Folder whose files an agent may name: logs, devices, models; default: no file is read.",
+)
+def mcp(files: str | None) -> None:
+    """Serve agents over the Model Context Protocol (MCP), on standard input and output.
+
+    An agent's program starts it: docs/how-to/agents.md says how. Its tools are commands with their fields; none of
+    them writes a file.
+    """
+    from dse import agents
+
+    interrupt.at_once()
+    if sys.stdin is not None and sys.stdin.isatty():
+        click.echo("speaks MCP on standard input and output, for an agent's program that starts it", err=True)
+    agents.serve([operation_of(words) for words in agents.TOOLS], files)
+
+
 def _usage_line(error: click.ClickException) -> str:
     """click's multi-line complaint as one line with a next step."""
     ctx = getattr(error, "ctx", None)
@@ -288,15 +308,6 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def _lines_and_status(error: Exception) -> tuple[list[str], int]:
-    if isinstance(error, DseError):
-        return error.lines(), error.exit_status
     if isinstance(error, click.ClickException):
         return [clean(_usage_line(error), 300)], 2
-    if isinstance(error, MemoryError):
-        told = f" ({error})" if str(error) else ""
-        return [
-            clean(f"out of memory{told}: ask for fewer designs, tokens or layers at once", 300)
-        ], LimitError.exit_status
-    if isinstance(error, OSError):
-        return [clean(str(error), 300)], OutputError.exit_status
-    return [clean(f"unexpected {type(error).__name__}: {error}: please report it; --debug shows where", 300)], 1
+    return told(error)

@@ -77,6 +77,20 @@ def clean(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
+def told(error: Exception) -> tuple[list[str], int]:
+    """The lines and the exit status of any error; one that nobody foresaw asks to be reported."""
+    if isinstance(error, DseError):
+        return error.lines(), error.exit_status
+    if isinstance(error, MemoryError):
+        what = f" ({error})" if str(error) else ""
+        line, status = f"out of memory{what}: ask for fewer designs, tokens or layers at once", LimitError.exit_status
+    elif isinstance(error, OSError):
+        line, status = str(error), OutputError.exit_status
+    else:
+        line, status = f"unexpected {type(error).__name__}: {error}: please report it; --debug shows where", 1
+    return [clean(line, MAX_LINE)], status
+
+
 def show(value: object) -> str:
     """A value as it appears in a message: its repr, cleaned and cut at 80 characters."""
     try:

@@ -34,6 +34,25 @@ _NEW, _PLACED, _OLD, _GONE = "new", "placed", "old", "gone"
 _DEPTH = 3
 #: bytes of a file that is read at once where its reader names no other limit
 MAX_BYTES = 2**28
+#: folders that files are read from, and what to give in place of others; None: all of them
+_readable: tuple[list[Path], str] | None = None
+
+
+@contextlib.contextmanager
+def read_below(folders: Collection[Path], give: str) -> Iterator[None]:
+    """Read no file outside these folders until the block ends, in all threads; the error says what to `give`."""
+    global _readable
+    before, _readable = _readable, ([folder.resolve() for folder in folders], give)
+    try:
+        yield
+    finally:
+        _readable = before
+
+
+def _refuse_elsewhere(path: str | os.PathLike[str]) -> None:
+    """Raises InputError for a file that may not be read, links followed."""
+    if _readable is not None and not any(Path(path).resolve().is_relative_to(folder) for folder in _readable[0]):
+        raise InputError(f"{show(os.fspath(path))}: is no file that is read here: {_readable[1]}")
 
 
 def open_regular(path: str | os.PathLike[str], give: str, name: str | None = None) -> tuple[BufferedReader, int]:
@@ -43,6 +62,7 @@ def open_regular(path: str | os.PathLike[str], give: str, name: str | None = Non
     """
     name = str(path) if name is None else name
     try:
+        _refuse_elsewhere(path)
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError) as error:
         is_loop = getattr(error, "errno", 0) == errno.ELOOP

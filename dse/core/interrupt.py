@@ -30,6 +30,12 @@ def begin() -> None:
     _words, _is_last, _pressed = _WORDS, False, False
 
 
+def at_once() -> None:
+    """The command waits for others and keeps nothing: the next press ends the process."""
+    global _is_last
+    _is_last = True
+
+
 def words(line: str) -> None:
     """Set the line that is printed when the user stops the command."""
     global _words

@@ -11,7 +11,7 @@ from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
 from dse.core.errors import InputError, did_you_mean, show
-from dse.core.field import declarations
+from dse.core.field import Field, declarations
 from dse.operations.declare import Operation, fields_of, help_of, is_required, option_of, said_fields, work_field
 from dse.specs.workload import ASKED, Workload
 
@@ -99,11 +99,15 @@ def _keywords(record: Any, names: Iterable[str]) -> list[inspect.Parameter]:
 
 def _annotation(field: dataclasses.Field[Any]) -> str:
     """The type of a field; of texts that are few the texts, which editors then complete."""
-    form, text = option_of(field), str(field.type)
-    few = form.choices or (form.metavar.split("|") if _FEW.fullmatch(form.metavar or "") and form.metavar else ())
+    few, text = few_of(option_of(field)), str(field.type)
     if len(few) < 2 or text not in ("str", "str | None"):
         return text
     return f"Literal{[*few]}{text.removeprefix('str')}"
+
+
+def few_of(form: Field) -> list[Any]:
+    """The values of a field, where it takes no others."""
+    return [*form.choices] or (form.metavar.split("|") if form.metavar and _FEW.fullmatch(form.metavar) else [])
 
 
 def result_of(cls: type[Operation]) -> Callable[..., Any]:

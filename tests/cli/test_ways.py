@@ -90,6 +90,7 @@ NOT_DRAWN = {
     "calibrate server": "rows of a server",
     "predict attention": "a table of shapes",
     "docs": "nothing",
+    "mcp": "calls of an agent: tests/test_agents.py",
     "check": "a file: below, of devices",
     "device add": "numbers: below, like a device",
     "list": "a kind",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dse.core import files
-from dse.core.errors import OutputError
+from dse.core.errors import InputError, OutputError
 from killing import content_of, killed_at, n_steps_of
 
 OLD = {"a.csv": b"old a", "b.html": b"old b", "figures/c.svg": b"old c", "gone.csv": b"old"}
@@ -211,3 +211,17 @@ def test_files_that_cannot_be_linked_are_still_replaced(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "link", refused)
     publish_new(tmp_path)
     assert content_of(tmp_path) == NEW
+
+
+def test_files_are_read_below_the_named_folders_alone(tmp_path):
+    inside, outside = tmp_path / "in", tmp_path / "in-too"
+    for folder in (inside, outside):
+        folder.mkdir()
+        (folder / "a.txt").write_bytes(b"a")
+    (inside / "link.txt").symlink_to(outside / "a.txt")
+    with files.read_below([inside], "give another"):
+        assert files.read_bytes(inside / "a.txt") == b"a"
+        for path in (outside / "a.txt", inside / "link.txt", inside / ".." / "in-too" / "a.txt", outside / "none"):
+            with pytest.raises(InputError, match="is no file that is read here: give another"):
+                files.read_bytes(path)
+    assert files.read_bytes(inside / "link.txt") == b"a"
