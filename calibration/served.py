@@ -32,15 +32,18 @@ from dse.specs.huggingface.mixers import Compressed, Heads, Index, LatentAttenti
 from dse.specs.stack import SERVED, GemmFit, HeadCode, LatentCode, StateCode, WeightCode
 
 _US = units.to_base(1, "us")
-#: launch in us; shares of the peaks as their inverses; us to choose among 1,000 tokens
+#: launch in us; shares of the peaks as their inverses; us to choose among 1,000 tokens, and to write a million elements
+#: in 16 bits
 SPACE = Space(
-    ("launch", "memory", "flops", "index", "choice"),
-    usual=np.array([5.0, 1.3, 1.5, 1.3, 0.1]),
-    low=np.array([0.3, 1.0, 1.0, 1.0, 0.0]),
-    high=np.array([300.0, 50.0, 100.0, 50.0, 100.0]),
+    ("launch", "memory", "flops", "index", "choice", "cast"),
+    usual=np.array([5.0, 1.3, 1.5, 1.3, 0.1, 1.0]),
+    low=np.array([0.3, 1.0, 1.0, 1.0, 0.0, 0.01]),
+    high=np.array([300.0, 50.0, 100.0, 50.0, 100.0, 100.0]),
 )
 #: the parameters of SPACE that parts have; others: the first three
 _FREE = {"prompt": (0, 2), "state": (0, 1), "sparse": (0, 1, 2, 3, 4)}
+#: elements that a fitted `cast` is named for
+CAST_ELEMENTS = 1e6
 #: rows of decode steps and of prompts: tokens, and operations that keep a device busy
 DECODE_TOKENS, EXPERT_TOKENS, PROMPT_TOKENS, PROMPT_FLOPS = 256, 512, 1024, 2e10
 #: experts that a token chooses change: rows that repeat one choice count where it fills this part of a cache
@@ -70,6 +73,9 @@ _FORMATS: dict[WeightCode, tuple[tuple[str, ...], float, float]] = {
 MXFP4_HIDDEN = 2880
 #: routed tokens are not even over experts; tables draw them so, and evenly
 ROUTING = ("power_law_1.01", "balanced")
+#: the kernel of latent heads that reads no FP8 (SGLang, flashattention_backend.py, forward_decode): the whole pool is
+#: written in 16 bits first, which in tables is as large as what a row reads
+READS_16_BITS = "flash_attention"
 #: elements of a latent token, and those that a query is scored with and weighs (DeepSeek-V2, arXiv:2405.04434)
 LATENT, LATENT_SCORE = 576, 576 + 512
 
@@ -109,6 +115,8 @@ class KernelRows:
     is_decode: NDArray[np.bool_]
     source: str
     module: "Module | None" = None
+    #: elements written in 16 bits before; None: none are
+    cast: Floats | None = None
 
     def take(self, mask: NDArray[Any]) -> "KernelRows":
         """The rows where `mask` is true, or at its places."""
@@ -120,6 +128,7 @@ class KernelRows:
             is_decode=self.is_decode[mask],
             source=self.source,
             module=module,
+            cast=None if self.cast is None else self.cast[mask],
         )
 
 
@@ -146,7 +155,10 @@ def fit(device: HardwareSpec, stack: str) -> list[FittedKernel]:
     stack_spec = device.stacks.get(stack)
     launch_s = stack_spec.gemm.launch.si if stack_spec and stack_spec.gemm else None
     for part, rows, peak in _parts(device, stack, stack_spec.products if stack_spec else {}):
-        outcome = _fit(part, rows, device.memory_bandwidth.si, peak)
+        plain = next((known for known in outcomes if known.part == "latent.fp16"), None)
+        outcome = _fit(part, rows, device.memory_bandwidth.si, peak, plain)
+        if rows.cast is not None and device.n_cores:
+            outcome.parameters["cast_rate"] /= device.n_cores.count
         if part.startswith("products.") and launch_s is not None:
             # rows of narrow formats start their quantizing too, eagerly; in a graph a product starts as 16-bit ones do
             outcome.parameters["launch"] = launch_s
@@ -232,7 +244,9 @@ def _flashinfer(folder: Path) -> Any:
     return every[every["kernel_source"].str.contains(SHARED)]
 
 
-def _rows(frame: Any, flops: Floats, n_bytes: Floats, is_decode: Any, keep: Any) -> KernelRows | None:
+def _rows(
+    frame: Any, flops: Floats, n_bytes: Floats, is_decode: Any, keep: Any, cast: Floats | None = None
+) -> KernelRows | None:
     """Rows of one table, its times in milliseconds; None where there are too few."""
     seconds = frame["latency"].to_numpy(float) * units.to_base(1, "ms")
     keep = np.asarray(keep & np.isfinite(seconds) & (seconds > 0))
@@ -240,7 +254,9 @@ def _rows(frame: Any, flops: Floats, n_bytes: Floats, is_decode: Any, keep: Any)
         return None
     first = frame.iloc[0]
     source = ", ".join((cited(), str(first["device"]), f"{str(first['framework']).lower()} {first['version']}"))
-    rows = KernelRows(flops, n_bytes=n_bytes, measured_s=seconds, is_decode=np.asarray(is_decode), source=source)
+    rows = KernelRows(
+        flops, n_bytes=n_bytes, measured_s=seconds, is_decode=np.asarray(is_decode), source=source, cast=cast
+    )
     return rows.take(keep)
 
 
@@ -305,7 +321,9 @@ def _latent(frame: Any, stored: LatentCode) -> KernelRows | None:
     kv_bytes = batch * (step + 1) * LATENT * (1 if stored == "fp8" else 2)
     flops = 2 * batch * (step + 1) * heads * LATENT_SCORE
     everything = np.ones(len(frame), bool)
-    return _rows(frame, flops, kv_bytes + 2 * batch * heads * LATENT_SCORE, everything, everything)
+    is_cast = stored == "fp8" and (frame["kernel_source"] == READS_16_BITS).all()
+    n_bytes, cast = kv_bytes + 2 * batch * heads * LATENT_SCORE, batch * (step + 1) * LATENT if is_cast else None
+    return _rows(frame, flops, n_bytes, everything, everything, cast)
 
 
 def _states(frame: Any, cache: float) -> KernelRows | None:
@@ -454,18 +472,21 @@ def prompt_flops(frame: Any) -> Floats:
 
 def predict_s(rows: KernelRows, point: Floats, bandwidth: float, peak: float) -> Floats:
     """Seconds of every row at a point of SPACE."""
-    launch, memory, flops, index, choice = point
+    launch, memory, flops, index, choice, cast = point
     seconds: Floats = array(gemm_s)(rows.flops, rows.n_bytes, launch * _US, 1 / flops, 1 / memory, peak, bandwidth)
     if rows.module:
         seconds = (
             seconds + rows.module.products_s + elementwise(index_read_s)(rows.module.index_bytes, 1 / index, bandwidth)
         )
         seconds = seconds + elementwise(choice_s)(rows.module.choices, choice * _US / CHOICE_TOKENS)
-    return seconds
+    return seconds if rows.cast is None else seconds + rows.cast * cast * _US / CAST_ELEMENTS
 
 
-def _fit(part: str, rows: KernelRows, bandwidth: float, peak: float) -> FittedKernel:
-    """The fit to four fifths of the rows, with errors on the rest; decode steps and prompts weigh the same."""
+def _fit(part: str, rows: KernelRows, bandwidth: float, peak: float, plain: FittedKernel | None = None) -> FittedKernel:
+    """The fit to four fifths of the rows, with errors on the rest; decode steps and prompts weigh the same.
+
+    A kernel whose latents are written in 16 bits before is that of 16 bits, `plain`, over twice the stored bytes.
+    """
     order = np.random.default_rng(SEED).permutation(len(rows.measured_s))
     n_held = max(1, len(order) // HELD_OUT_ONE_IN)
     places = order[n_held:][:MOST_ROWS]
@@ -476,7 +497,12 @@ def _fit(part: str, rows: KernelRows, bandwidth: float, peak: float) -> FittedKe
     free = _FREE.get(part.partition(".")[0], (0, 1, 2))
     if rows.module and not rows.module.index_bytes.any():
         free = free[:3]
-    point = _solved(seen, counts, free, bandwidth, peak)
+    usual = SPACE.usual
+    if rows.cast is not None and plain:
+        known = plain.parameters
+        usual = np.array([usual[0], 2 / known["memory_frac"], 1 / known["flops_frac"], *usual[3:]])
+        free = (0, 5)
+    point = _solved(seen, counts, free, bandwidth, peak, usual)
     off = np.abs(predict_s(unseen, point, bandwidth, peak) / unseen.measured_s - 1)
     errors = {
         name: {"mean": float(in_class.mean()), "p90": float(np.quantile(in_class, 0.9)), "rows": len(in_class)}
@@ -491,7 +517,7 @@ def _fit(part: str, rows: KernelRows, bandwidth: float, peak: float) -> FittedKe
         near = rows.module.context <= LONG_CONTEXT
         if min(near.sum(), (~near).sum()) >= FEWEST_ROWS:
             of_short, long = rows.take(near), rows.take(~near)
-            other = _solved(of_short, np.ones(len(of_short.flops)), free, bandwidth, peak)
+            other = _solved(of_short, np.ones(len(of_short.flops)), free, bandwidth, peak, usual)
             far = np.abs(predict_s(long, other, bandwidth, peak) / long.measured_s - 1)
             errors["long"] = {"mean": float(far.mean()), "p90": float(np.quantile(far, 0.9)), "rows": len(far)}
     launch, memory, flops = (float(f"{number:.4g}") for number in (point[0], 1 / point[1], 1 / point[2]))
@@ -505,12 +531,19 @@ def _fit(part: str, rows: KernelRows, bandwidth: float, peak: float) -> FittedKe
         parameters = {"launch": launch * _US, "memory_frac": memory}
     elif not part.startswith("prompt."):
         parameters = {"launch": launch * _US, "memory_frac": memory, "flops_frac": flops}
+        if rows.cast is not None:
+            parameters["cast_rate"] = CAST_ELEMENTS / (point[5] * _US)
     return FittedKernel(part=part, parameters=parameters, n_points=len(places), errors=errors, source=rows.source)
 
 
-def _solved(rows: KernelRows, counts: Floats, free: tuple[int, ...], bandwidth: float, peak: float) -> Floats:
-    """The point of SPACE that predicts the rows best, of three starts."""
-    starts = [SPACE.usual * (*factors, 1.0, 1.0) for factors in ((1.0, 1.0, 1.0), (5.0, 1.0, 2.0), (0.5, 1.5, 1.0))]
+def _solved(
+    rows: KernelRows, counts: Floats, free: tuple[int, ...], bandwidth: float, peak: float, usual: Floats
+) -> Floats:
+    """The point of SPACE that predicts the rows best, of three starts about the usual one."""
+    factors = [
+        np.array((*of_kernel, 1.0, 1.0, 1.0)) for of_kernel in ((1.0, 1.0, 1.0), (5.0, 1.0, 2.0), (0.5, 1.5, 1.0))
+    ]
+    starts = [usual * np.where(np.isin(range(len(usual)), free), factor, 1.0) for factor in factors]
     tried = [
         solve(lambda point: predict_s(rows, point, bandwidth, peak), rows.measured_s, counts, SPACE, start, free)
         for start in starts
@@ -528,7 +561,7 @@ def fitted(outcome: FittedKernel) -> dict[str, Any]:
         errors |= {"serving_error": error["decode"]["mean"], "serving_p90": error["decode"]["p90"]}
     return blocks.block(
         outcome.parameters,
-        dict.fromkeys(("memory_frac", "flops_frac", "index_frac"), "1"),
+        {**dict.fromkeys(("memory_frac", "flops_frac", "index_frac"), "1"), "cast_rate": "Gelement/s"},
         fitted_on=outcome.source,
         rows=f"{outcome.n_points:,} rows, mean error on others {said}",
         n_points=outcome.n_points,

@@ -50,7 +50,8 @@ INFERENCEX_LENGTHS = 0.9
 INFERENCEX = re.compile(r"(?i)db-dump|source_file=(20\d\d-\d\d-\d\d|[^/;]*gap-analysis\.csv)")
 #: recipes that leave the type of the cache to the engine, which keeps 16 bits: how models begin, devices, stacks, the
 #: day on which they began to say FP8 ("": never); and the states that recipes say which say FP8
-#: (github.com/SemiAnalysisAI/InferenceX, benchmarks/*.sh and their history, Apache-2.0)
+#: (github.com/SemiAnalysisAI/InferenceX, benchmarks/*.sh and their history; of separate pools github.com/NVIDIA/
+#: srt-slurm, recipes/h200: Apache-2.0)
 PLAIN_KV = (
     ("gpt-oss", ("H100", "H200", "MI300X", "MI325X", "MI355X"), ("vllm", "trtllm"), ""),
     ("minimax-m2", ("H100", "H200", "MI300X", "MI325X"), ("vllm",), ""),
@@ -315,9 +316,9 @@ def _load(cells: dict[str, str], device: HardwareSpec, spec: ModelSpec, measured
     if not _is_inferencex(cells):
         in_step = IN_STEP_ROUNDS if stack == "sglang" else ROUNDS
         return RowLoad(1.0, _kv(told, precision, False), "auto", in_step, stack == RESERVING)
-    if cells.get("mode", "") == APART:
-        return RowLoad(INFERENCEX_LENGTHS, _kv(told, precision, True), "auto", ROUNDS, False)
     kv = _kv(told, precision, not _is_plain(device, spec, stack, measured_on))
+    if cells.get("mode", "") == APART:
+        return RowLoad(INFERENCEX_LENGTHS, kv, "auto", ROUNDS, False)
     return RowLoad(INFERENCEX_LENGTHS, kv, STATES.get(spec.name, "auto") if kv == "fp8" else "auto", ROUNDS, False)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from dse.core.compiling import compilable, making
+from dse.model.capacity import free_bytes
 from dse.model.formulas import attention, calibrated, generation, scheduling
 from dse.model.formulas.generation import Line
 from dse.model.generation import Generation
@@ -214,6 +215,17 @@ def _first_of_shape(tensors: Sequence[Tensor], shape: int) -> int:
 
 
 @compilable
+def cast_step_s(design: Design) -> float:
+    """Seconds of a step in which all layers write their part of the pool in 16 bits, used or not; 0 where kernels read
+    what is stored."""
+    for kernel in design.kernels:
+        if kernel.cast_per_s > 0:
+            n_bytes = max(free_bytes(design), 0) * design.deployment.n_stages
+            return calibrated.pool_cast_s(float(n_bytes), kernel.cast_per_s, design.stack.n_cores)
+    return 0.0
+
+
+@compilable
 def kernel_sums(
     design: Design, limits: Limits, shape: int, n_sequences: int
 ) -> tuple[float, float, float, float, float, float]:
@@ -332,7 +344,8 @@ def unpacking_s(design: Design, limits: Limits) -> float:
 @making
 def measured_sums(design: Design, made: Generation, n_sequences: int, packed: Quantising) -> Sums:
     """As the kernels of a stack run. `packed` is `quantising` over the steps."""
-    stored = plain = read = compute = unit = fixed = 0.0
+    stored = plain = read = compute = unit = 0.0
+    fixed = design.output_tokens * cast_step_s(design)
     for shape in range(len(design.kernels)):
         shape_sums = kernel_sums(design, made.limits, shape, n_sequences)
         stored, plain, read = stored + shape_sums[0], plain + shape_sums[1], read + shape_sums[2]

@@ -22,6 +22,7 @@ from dse.specs.stack import (
     HeadCode,
     HostFit,
     LatentCode,
+    LatentFit,
     PackedFit,
     ServedExperts,
     ServedStack,
@@ -72,7 +73,7 @@ class LayerFit(NamedTuple):
 
 
 def kernels_of(
-    device: HardwareSpec, plan: KvPlan, paths: Mapping[str, str], stack: StackSpec | None, latent: GemmFit | None
+    device: HardwareSpec, plan: KvPlan, paths: Mapping[str, str], stack: StackSpec | None, latent: LatentFit | None
 ) -> tuple[tuple[AttentionKernel, ...], list[Unpacking]]:
     """Attention kernels by layer shape, and the unpacking of each tensor; none without measured kernels."""
     if stack is None or stack.attention is None:
@@ -91,7 +92,7 @@ def kernels_of(
 
 
 def _layer_fit(
-    plan: KvPlan, paths: Mapping[str, str], stack: StackSpec, shape: int, latent: GemmFit | None
+    plan: KvPlan, paths: Mapping[str, str], stack: StackSpec, shape: int, latent: LatentFit | None
 ) -> LayerFit:
     layer, n_layers = plan.layers[shape]
     place = sparse_place(plan, paths, stack, shape)
@@ -116,7 +117,7 @@ def _unpacking(
     stack: StackSpec,
     layer_fit: LayerFit,
     g: TensorGroup,
-    latent: GemmFit | None,
+    latent: LatentFit | None,
 ) -> Unpacking:
     """The unpacking of a tensor of these layers; a packed element takes a core no less than one that is not."""
     if not g.layout.needs_dequantizing:
@@ -146,6 +147,7 @@ def _attention_kernel(
     launch_s = max((run.launch.si for run in runs if run.launch), default=launch_s)
     memory_frac = special.memory_frac.si if special else terms["memory_frac"]
     index_frac = choice_s = 0.0
+    cast = special.cast_rate if isinstance(special, LatentFit) else None
     if sparse:
         index_frac = sparse.index_frac.si if sparse.index_frac else 1.0
         choice = sparse.choice.si if sparse.choice and not layer.joined else 0.0
@@ -166,6 +168,7 @@ def _attention_kernel(
         plain_core_s=layer_fit.plain_core_s,
         index_frac=index_frac,
         choice_s=choice_s,
+        cast_per_s=cast.si if cast else 0.0,
     )
 
 
@@ -189,6 +192,7 @@ def _state_kernel(stack: StackSpec, layer_fit: LayerFit) -> AttentionKernel:
         plain_core_s=0.0,
         index_frac=0.0,
         choice_s=0.0,
+        cast_per_s=0.0,
     )
 
 
@@ -264,7 +268,7 @@ def sparse_place(plan: KvPlan, paths: Mapping[str, str], stack: StackSpec | None
 
 
 def stored_as_measured(
-    group: TensorGroup, paths: Mapping[str, str], stack: StackSpec, sparse: str | None, latent: GemmFit | None
+    group: TensorGroup, paths: Mapping[str, str], stack: StackSpec, sparse: str | None, latent: LatentFit | None
 ) -> bool:
     """True where a fit knows keys and values as they are stored: what unpacks them is part of it."""
     code = kv_code(group)
@@ -287,7 +291,7 @@ def latent_code(plan: KvPlan, paths: Mapping[str, str], stack: StackSpec | None)
     return next((code for code in candidates if code in stack.latent), None)
 
 
-def latent_fit(plan: KvPlan, paths: Mapping[str, str], stack: StackSpec | None) -> GemmFit | None:
+def latent_fit(plan: KvPlan, paths: Mapping[str, str], stack: StackSpec | None) -> LatentFit | None:
     """The kernel of latent heads: `latent_code`."""
     code = latent_code(plan, paths, stack)
     return stack.latent[code] if stack and code else None
@@ -390,7 +394,7 @@ def prompt_host_s(model: ModelSpec, host: HostFit) -> float:
 
 
 def kernels_reach(
-    device: HardwareSpec, plan: KvPlan, work: Workload, stack: StackSpec | None, latent: GemmFit | None
+    device: HardwareSpec, plan: KvPlan, work: Workload, stack: StackSpec | None, latent: LatentFit | None
 ) -> Stack:
     """Return the fitted launch times and achieved rates of a stack, with weights of the workload's format."""
     weights, model = work.weight_format, plan.model

@@ -128,7 +128,12 @@ class EvaluatePoint(OnDesign, Printed):
             is_brief=not self.everything,
         )
         rest = [] if self.everything else ["All results, intervals and kernels: --all; one result: --explain NAME"]
-        notes = (*present.slower_note(outcome), *present.release_note(outcome), *present.memory_note(outcome))
+        notes = (
+            *present.slower_note(outcome),
+            *present.cast_note(outcome),
+            *present.release_note(outcome),
+            *present.memory_note(outcome),
+        )
         text = "\n".join([text, *notes, *rest, *filter(None, [self._command(outcome).text()])])
         rows = outcome.operations() if self.operations else []
         return f"{text}\n\nOperations\n{present.operations_text(rows)}" if rows else text

@@ -8,6 +8,7 @@ from dse.core.columns import aligned
 from dse.core.compiling import FORMULAS
 from dse.core.errors import InputError, did_you_mean, show
 from dse.model import assumed, engine, own_server, quality, stacks, uncertainty
+from dse.model.attention import cast_step_s
 from dse.model.compare import OF_ATTENTION
 from dse.model.engine import at_ends, bound_text, in_wide_weights, room_text
 from dse.model.explain import explained
@@ -375,6 +376,16 @@ def slower_note(point: Point) -> list[str]:
         return []
     times = " against ".join(number(seconds, "s") for seconds in (step_s, wide["decode_step_s"]))
     return [f"Note: these weights make a step slower than 16 bits would ({times}): {_slow_kernels(point)}"]
+
+
+def cast_note(point: Point) -> list[str]:
+    """A note where a server writes its whole pool in 16 bits in every step, and on what does not."""
+    if not (seconds := cast_step_s(point.design)):
+        return []
+    return [
+        f"Note: of each step {number(seconds, 's')} write all FP8 latents of the pool in 16 bits, used or not "
+        "(SGLang's fa3): a smaller --max-total-tokens takes less, its --attention-backend flashmla reads FP8"
+    ]
 
 
 def release_note(point: Point) -> list[str]:

@@ -108,6 +108,14 @@ class GemmFit(Fit):
     flops_frac: Share
 
 
+class LatentFit(GemmFit):
+    """Decode attention of latent heads over their cache."""
+
+    #: elements per second and core at which the whole pool, whoever holds it, is written in 16 bits in every layer
+    #: before the kernel reads its own; none: the kernel reads what is stored
+    cast_rate: ElementRate | None = None
+
+
 class StateFit(Fit):
     """Kernels of a layer that update constant states in a decode step, reading and writing them all."""
 
@@ -266,7 +274,7 @@ class StackSpec(Spec):
     products: dict[WeightCode, GemmFit] = Field(default_factory=dict)
     experts: dict[WeightCode, GemmFit] = Field(default_factory=dict)
     #: decode attention of latent heads (MLA), by how they are stored
-    latent: dict[LatentCode, GemmFit] = Field(default_factory=dict)
+    latent: dict[LatentCode, LatentFit] = Field(default_factory=dict)
     #: attention over prompts, by the dimension of a head
     prompt: dict[HeadCode, PromptFit] = Field(default_factory=dict)
     #: updates of constant states
@@ -432,11 +440,11 @@ def _place(release: str) -> int:
     return (parts[0] * 10_000 + parts[1]) * 10_000 + parts[2]
 
 
-def _is_slow_packed(stack: StackSpec) -> bool:
-    """True where FP8 latents take longer than twice their bytes in 16 bits, as SGLang's on Hopper do, sixfold: those
-    kernels are one software's, and stand in for another's only where no others were measured."""
-    packed, plain = stack.latent.get("fp8"), stack.latent.get("fp16")
-    return packed is not None and plain is not None and 2 * packed.memory_frac.si < plain.memory_frac.si
+def _casts_pool(stack: StackSpec) -> bool:
+    """True where code writes all FP8 latents in 16 bits, as SGLang's on Hopper does: it is one software's, and stands
+    in for another's only where no other was measured."""
+    packed = stack.latent.get("fp8")
+    return packed is not None and packed.cast_rate is not None
 
 
 def served(
@@ -467,7 +475,7 @@ def served(
             if parts[part] is None and getattr(stack, part):
                 parts[part], borrowed[part] = getattr(stack, part), other
     for table in (*SERVED, "kv"):
-        for other, stack in sorted(others, key=lambda entry: table == "latent" and _is_slow_packed(entry[1])):
+        for other, stack in sorted(others, key=lambda entry: table == "latent" and _casts_pool(entry[1])):
             for code, fit in getattr(stack, table).items():
                 if code not in parts[table] and not (table == "products" and code in OWN_PRODUCTS):
                     parts[table] = {**parts[table], code: fit}

@@ -371,6 +371,18 @@ def test_a_row_of_separate_pools_by_hand(table):
     assert (row.concurrency, row.work.batch) == (97, 49)
 
 
+@pytest.mark.parametrize(
+    ("system", "backend", "kv"),
+    [("h200_sxm", "sglang", "fp16"), ("b200_sxm", "sglang", "fp8"), ("h200_sxm", "trtllm", "fp8")],
+)
+def test_separate_pools_keep_what_their_recipes_say(table, system, backend, kv):
+    """NVIDIA/srt-slurm, recipes/h200/8k1k/bs64-2p3d.yaml: SGLang's DeepSeek on H200 without a type of the cache."""
+    dump = "db-dump/2026-04-27; silicon_concurrency=64"
+    cells = {**APART, "silicon_data_source": dump, "system": system, "backend": backend, "precision": "fp8"}
+    (row,) = read(table(cells, head=APART_HEAD))
+    assert row.kv == kv
+
+
 def test_separate_pools_are_known_by_mode_or_by_their_servers_and_lie_beside_others(table):
     rows = read(table({**POOLS, "mode": "agg"}, {"id": "b", **APART, "mode": ""}, head=APART_HEAD))
     assert [row.n_servers for row in rows] == [1, 2]

@@ -169,6 +169,7 @@ def test_latent_heads_by_hand():
     frame = pd.DataFrame(
         {
             "kv_cache_dtype": "fp8",
+            "kernel_source": "trtllm_mla",
             "num_heads": 16,
             "batch_size": 4,
             "step": 999 + np.arange(25),
@@ -183,6 +184,38 @@ def test_latent_heads_by_hand():
     assert rows.flops[0] == 2 * 4 * 1000 * 16 * (576 + 512)
     assert rows.n_bytes[0] == 4 * 1000 * 576 + 2 * 4 * 16 * (576 + 512)
     assert served._latent(frame, "fp16") is None
+    assert rows.cast is None
+    # FlashAttention 3 reads no FP8 latents: SGLang writes all of them in 16 bits first
+    assert served._latent(frame.assign(kernel_source="flash_attention"), "fp8").cast[0] == 4 * 1000 * 576
+
+
+def test_what_writes_latents_in_16_bits_is_found_beside_the_kernel_of_16_bits():
+    """300 G element/s beside a kernel that reaches 0.8 of the memory and 0.7 of the peak, over twice the bytes."""
+    batch, context, heads = (
+        grid.ravel().astype(float) for grid in np.meshgrid([1, 8, 64], [512, 4096, 32768], [16, 128])
+    )
+    elements, flops = batch * context * 576, 2 * batch * context * heads * 1088
+    rows = served.KernelRows(
+        flops,
+        n_bytes=elements,
+        measured_s=20 * US + elements / 300e9 + np.hypot(2 * elements / (0.8 * BANDWIDTH), flops / (0.7 * PEAK)),
+        is_decode=np.ones(len(elements), bool),
+        source="a table",
+        cast=elements,
+    )
+    plain = served.FittedKernel(
+        part="latent.fp16",
+        parameters={"launch": 15 * US, "memory_frac": 0.8, "flops_frac": 0.7},
+        n_points=20,
+        errors={},
+        source="a table",
+    )
+    found = served._fit("latent.fp8", rows, BANDWIDTH, PEAK, plain)
+    assert found.parameters == pytest.approx(
+        {"launch": 20 * US, "memory_frac": 0.4, "flops_frac": 0.7, "cast_rate": 300e9}, rel=1e-2
+    )
+    assert found.errors["decode"]["mean"] < 0.01
+    assert served.fitted(found)["cast_rate"].endswith(" Gelement/s")
 
 
 H100 = catalog.device("h100")
@@ -263,7 +296,7 @@ def made(launch):
     """Rows of known parameters: shares of 0.5 (memory), 0.4 (flops), 0.7 (index), 0.6 us for 1,000 tokens."""
     contexts = [256 * 2**i for i in range(10)]
     rows = served._sparse(sparse([1, 2, 4, 8, 16, 32, 64, 128, 256], contexts), "dsa", False, H100, KNOWN)
-    seconds = served.predict_s(rows, np.array([launch, 1 / 0.5, 1 / 0.4, 1 / 0.7, 0.6]), BANDWIDTH, PEAK)
+    seconds = served.predict_s(rows, np.array([launch, 1 / 0.5, 1 / 0.4, 1 / 0.7, 0.6, 1.0]), BANDWIDTH, PEAK)
     rows.measured_s[:] = seconds * np.exp(0.01 * np.random.default_rng(3).standard_normal(len(seconds)))
     return rows
 

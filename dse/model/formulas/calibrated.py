@@ -130,6 +130,13 @@ def choice_s(n_tokens: float, choice_s_per_token: float) -> float:
     return n_tokens * choice_s_per_token
 
 
+@formula("s", "pool bytes / (n_cores * cast_per_s)", "docs/explanation/calibration.md, Kernels of whole steps")
+def pool_cast_s(pool_bytes: float, cast_per_s: float, n_cores: float) -> float:
+    """Seconds to write FP8 latents of a pool in 16 bits, used or not, before a kernel that reads no FP8; cast_per_s is
+    bytes per second and core."""
+    return pool_bytes / (n_cores * cast_per_s)
+
+
 @formula("FLOP", "2 * m * n * k", "a multiplication and an addition per product")
 def gemm_flops(m_rows: int, n_columns: int, k_inner: int) -> int:
     """Operations of a matrix product (m x k) @ (k x n)."""
