@@ -29,7 +29,7 @@ from dse.model.kernels import CHOICE_TOKENS
 from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.huggingface.mixers import Compressed, Heads, Index, LatentAttention, Mixer
-from dse.specs.stack import SERVED, GemmFit, HeadCode, LatentCode, StateCode, WeightCode
+from dse.specs.stack import CHOSEN_PROMPTS, SERVED, GemmFit, HeadCode, LatentCode, StateCode, WeightCode
 
 _US = units.to_base(1, "us")
 #: launch in us; shares of the peaks as their inverses; us to choose among 1,000 tokens, and to write a million elements
@@ -56,6 +56,8 @@ MAX_SERVED_ERROR = 0.30
 MIN_START_S, MAX_START_S = 1e-6, 100e-6
 #: contexts above are left out of a second fit, which is judged by them
 LONG_CONTEXT = 8192
+#: query heads of a device at least, in rows of prompts that choose tokens: fewer are of other deployments
+FEWEST_HEADS = 8
 #: most rows that a fit takes: more change nothing
 MOST_ROWS, FEWEST_ROWS = 4000, 20
 
@@ -144,14 +146,14 @@ class FittedKernel(FittedPart):
             return False  # faster than the memory: states are not FP32 there, weights of a layer were in a cache
         if self.part.startswith("sparse.") and not MIN_START_S < self.parameters["launch"] < MAX_START_S:
             return False  # a host started these kernels one by one: a server replays a graph; or products took it all
-        if "long" in self.errors and self.errors["long"]["mean"] > MAX_SERVED_ERROR:
+        if any(self.errors[name]["mean"] > MAX_SERVED_ERROR for name in ("long", "model") if name in self.errors):
             return False
         return judged["mean"] <= MAX_SERVED_ERROR
 
 
 def fit(device: HardwareSpec, stack: str) -> list[FittedKernel]:
     """Every part that the package's newest tables of a device and stack give."""
-    outcomes = []
+    outcomes: list[FittedKernel] = []
     stack_spec = device.stacks.get(stack)
     launch_s = stack_spec.gemm.launch.si if stack_spec and stack_spec.gemm else None
     for part, rows, peak in _parts(device, stack, stack_spec.products if stack_spec else {}):
@@ -165,6 +167,12 @@ def fit(device: HardwareSpec, stack: str) -> list[FittedKernel]:
         elif part == "products.bf16":
             launch_s = outcome.parameters["launch"]
         outcomes.append(outcome)
+    frame = _frame(package_folder(device.name) / "sparse_attention" / stack, "dsa_context_module_perf.parquet")
+    codes: HeadCode
+    for codes in CHOSEN_PROMPTS if frame is not None else ():
+        prompts = _chosen_prompts(frame, codes == "dsa_fp8", device, stack_spec.products if stack_spec else {})
+        if prompts:
+            outcomes.append(_fit_chosen(f"prompt.{codes}", prompts, device.peak_flops.si))
     return outcomes
 
 
@@ -461,6 +469,112 @@ def _prompts(frame: Any, head_dim: int) -> KernelRows | None:
     return _rows(frame, flops, np.zeros(len(frame)), np.zeros(len(frame), bool), keep)
 
 
+class ChosenPrompts(NamedTuple):
+    """Prompts of whole layers that choose tokens of a latent: seconds of their products, operations of their index, and
+    for a head those over tokens that are read and over all that may be chosen; query heads, model, measured seconds."""
+
+    products_s: Floats
+    index_flops: Floats
+    read_flops: Floats
+    all_flops: Floats
+    heads: Floats
+    model: NDArray[Any]
+    measured_s: Floats
+    source: str
+
+    def predict_s(self, point: Floats, rows: int, peak: float) -> Floats:
+        """Seconds of every row at (1 / share of the peak, share always read, us of a start)."""
+        inverse, always, launch = point
+        filled = np.ceil(self.heads / rows) * rows
+        flops = filled * ((1 - always) * self.read_flops + always * self.all_flops) + self.index_flops
+        seconds: Floats = launch * _US + self.products_s + flops * inverse / peak
+        return seconds
+
+
+#: multiples that kernels may fill query heads up to
+HEAD_ROWS = (1, 16, 32, 64, 128)
+#: 1 / share of the peak, share always read, and us of a start, which the host of a benchmark takes and no server does
+CHOSEN_SPACE = Space(
+    ("flops", "always", "launch"),
+    usual=np.array([2.0, 0.3, 100.0]),
+    low=np.array([1.0, 0.0, 0.0]),
+    high=np.array([20.0, 1.0, 500.0]),
+)
+
+
+def _chosen_prompts(
+    frame: Any, is_fp8: bool, device: HardwareSpec, known: Mapping[WeightCode, GemmFit]
+) -> ChosenPrompts | None:
+    """Whole prompts without a prefix, 16-bit weights; None where short ones run by other kernels (SGLang's)."""
+    first, product = frame.iloc[0], known.get("bf16")
+    frame = frame[(frame["op_name"] == "dsa_context_module") & (frame["gemm_type"] == "bfloat16")]
+    frame = frame[(frame["kv_cache_dtype"] == ("fp8" if is_fp8 else "bfloat16")) & (frame["step"] == 0)]
+    is_one = not frame["kernel_source"].str.contains("dense").any()
+    frame = frame[(frame["batch_size"] * frame["isl"] >= PROMPT_TOKENS) & (frame["num_heads"] >= FEWEST_HEADS)]
+    if product is None or not is_one or len(frame) < FEWEST_ROWS:
+        return None
+    batch, length, heads = (frame[name].to_numpy(float) for name in ("batch_size", "isl", "num_heads"))
+    parameters, index, most = np.zeros(len(frame)), np.zeros(len(frame)), np.zeros(len(frame))
+    for model, n_heads in frame[["model", "num_heads"]].drop_duplicates().itertuples(index=False):
+        mask = ((frame["model"] == model) & (frame["num_heads"] == n_heads)).to_numpy()
+        layer = sparse_layer("dsa", model, int(n_heads))
+        parameters[mask], index[mask] = layer.parameters, layer.caches[0].index_flops
+        most[mask] = layer.caches[0].read_limit_tokens
+    short = np.minimum(length, most)
+    read = batch * (short * (short + 1) / 2 + (length - short) * most)
+    rate = product.flops_frac.si * device.format_peak("bf16").si
+    return ChosenPrompts(
+        products_s=2 * parameters * batch * length / rate,
+        index_flops=index * batch * length * (length + 1) / 2,
+        read_flops=2 * LATENT_SCORE * read,
+        all_flops=2 * LATENT_SCORE * batch * length * most,
+        heads=heads,
+        model=frame["model"].to_numpy(),
+        measured_s=frame["latency"].to_numpy(float) * units.to_base(1, "ms"),
+        source=", ".join((cited(), str(first["device"]), f"{str(first['framework']).lower()} {first['version']}")),
+    )
+
+
+def _fit_chosen(part: str, rows: ChosenPrompts, peak: float) -> FittedKernel:
+    """The fit to four fifths of the rows, with errors on the rest, and on each model by a fit to the other."""
+    order = np.random.default_rng(SEED).permutation(len(rows.measured_s))
+    n_held = max(1, len(order) // HELD_OUT_ONE_IN)
+
+    def solved(places: NDArray[Any], filled: int) -> tuple[Floats, float]:
+        return solve(
+            lambda point: rows.predict_s(point, filled, peak)[places],
+            rows.measured_s[places],
+            np.ones(len(places)),
+            CHOSEN_SPACE,
+            CHOSEN_SPACE.usual,
+            (0, 1, 2),
+        )
+
+    seen = order[n_held:][:MOST_ROWS]
+    tried = {filled: solved(seen, filled) for filled in HEAD_ROWS}
+    filled = min(tried, key=lambda rows_of: tried[rows_of][1])
+    point = tried[filled][0]
+
+    def error(places: NDArray[Any], at: Floats) -> dict[str, float]:
+        off = np.abs(rows.predict_s(at, filled, peak) / rows.measured_s - 1)[places]
+        return {"mean": float(off.mean()), "p90": float(np.quantile(off, 0.9)), "rows": len(off)}
+
+    errors = {"all": error(order[:n_held], point), "prompt": error(order[:n_held], point)}
+    if len(models := sorted(set(rows.model.tolist()))) > 1:
+        others = [np.flatnonzero(rows.model != model) for model in models]
+        each = [
+            error(np.flatnonzero(rows.model == model), solved(places, filled)[0])
+            for model, places in zip(models, others, strict=True)
+        ]
+        errors["model"] = max(each, key=lambda found: found["mean"])
+    parameters = {
+        "flops_frac": float(f"{1 / point[0]:.4g}"),
+        "always_read": float(f"{point[1]:.4g}"),
+        "head_rows": float(filled),
+    }
+    return FittedKernel(part=part, parameters=parameters, n_points=len(seen), errors=errors, source=rows.source)
+
+
 def prompt_flops(frame: Any) -> Floats:
     """Operations of causal attention over each row's prompts: half of the products."""
     batch, length, heads, head_dim = (
@@ -554,14 +668,22 @@ def _solved(
 def fitted(outcome: FittedKernel) -> dict[str, Any]:
     """One part as its block in a device file."""
     error = outcome.errors
-    shown = {"decode": "decode steps", "prompt": "prompts", "long": "contexts above 8,192 tokens, left out"}
+    shown = {
+        "decode": "decode steps",
+        "prompt": "prompts",
+        "long": "contexts above 8,192 tokens, left out",
+        "model": "a model left out",
+    }
     said = ", ".join(f"{percent(error[name]['mean'])} ({words})" for name, words in shown.items() if name in error)
     errors = {"held_out_error": error["all"]["mean"]}
     if "decode" in error:
         errors |= {"serving_error": error["decode"]["mean"], "serving_p90": error["decode"]["p90"]}
     return blocks.block(
         outcome.parameters,
-        {**dict.fromkeys(("memory_frac", "flops_frac", "index_frac"), "1"), "cast_rate": "Gelement/s"},
+        {
+            **dict.fromkeys(("memory_frac", "flops_frac", "index_frac", "always_read", "head_rows"), "1"),
+            "cast_rate": "Gelement/s",
+        },
         fitted_on=outcome.source,
         rows=f"{outcome.n_points:,} rows, mean error on others {said}",
         n_points=outcome.n_points,

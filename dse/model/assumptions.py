@@ -146,7 +146,7 @@ def nearest(plan: KvPlan, paths: Mapping[str, str], work: Workload, stack: Stack
         foreign = True
     if foreign or (served and any(place in served.borrowed for place in used)):
         stand_ins.append("nearest_kernels")
-    if stack.attention and any(sparse):
+    if stack.attention and any(sparse) and kernels.prompt_code(plan, paths, stack) not in kernels.CHOSEN:
         stand_ins.append("sparse_prompts")
     if served and served.stands_in:
         stand_ins.append("nearest_release")

@@ -24,6 +24,7 @@ from dse.specs.stack import (
     LatentCode,
     LatentFit,
     PackedFit,
+    PromptFit,
     ServedExperts,
     ServedStack,
     SparseCode,
@@ -36,6 +37,8 @@ from dse.specs.workload import OF_EXPERTS, Workload
 
 #: heads of at least this dimension run the prompt kernels that were measured for it
 PROMPT_HEAD_DIM = 128
+#: layers that read chosen tokens of a latent
+CHOSEN = {"dsa", "dsa_fp8", "dsa_shared", "dsa_shared_fp8"}
 #: families whose codes are FP8: kernels read them like those of one scale a tensor
 FP8_CODES = frozenset({"fp8", "fp8_per_token_head", "fp8_ds_mla"})
 #: tokens that a fitted `choice` is named for
@@ -345,9 +348,22 @@ def has_experts(model: ModelSpec, work: Workload) -> bool:
     return model.expert_parameters > 0 and work.kv_cache
 
 
-def prompt_code(model: ModelSpec) -> HeadCode:
-    """Choose the prefill attention kernel by the dimension of a head."""
+def prompt_code(plan: KvPlan, paths: Mapping[str, str], stack: StackSpec) -> HeadCode:
+    """Choose the prefill attention kernel by the dimension of a head, or as one that reads chosen tokens of a latent,
+    where that was measured: by how they are stored, else as in other bits."""
+    model, chosen = plan.model, {sparse_code(plan, paths, g.shape_index) for g in plan.groups} & CHOSEN
+    if chosen:
+        near: tuple[HeadCode, ...] = ("dsa_fp8", "dsa") if chosen == {"dsa_fp8"} else ("dsa", "dsa_fp8")
+        if found := next((code for code in near if code in stack.prompt), None):
+            return found
     return "d64" if all(layer.key_dim < PROMPT_HEAD_DIM for layer in model.layers if layer.key_dim) else "d128"
+
+
+def prompt_fit(plan: KvPlan, paths: Mapping[str, str], stack: StackSpec | None) -> PromptFit | None:
+    """The kernel of attention over prompts: `prompt_code`; None where none was measured."""
+    if stack is None or stack.attention is None:
+        return None
+    return stack.prompt.get(prompt_code(plan, paths, stack), stack.prompt.get("d128"))
 
 
 def fits_used(plan: KvPlan, paths: Mapping[str, str], work: Workload, stack: StackSpec | None) -> dict[str, Fit]:
@@ -364,7 +380,7 @@ def fits_used(plan: KvPlan, paths: Mapping[str, str], work: Workload, stack: Sta
         places.add(f"experts.{expert_code(stack, weights)}")
     if stack.attention:
         sparse = [sparse_place(plan, paths, stack, g.shape_index) for g in plan.groups]
-        places |= {f"sparse.{place}" for place in sparse} | {f"prompt.{prompt_code(plan.model)}"}
+        places |= {f"sparse.{place}" for place in sparse} | {f"prompt.{prompt_code(plan, paths, stack)}"}
         others = [g for g, place in zip(plan.groups, sparse, strict=True) if not place]
         if others or not sparse:
             places.add(f"latent.{latent}" if latent else "attention")
@@ -394,7 +410,12 @@ def prompt_host_s(model: ModelSpec, host: HostFit) -> float:
 
 
 def kernels_reach(
-    device: HardwareSpec, plan: KvPlan, work: Workload, stack: StackSpec | None, latent: LatentFit | None
+    device: HardwareSpec,
+    plan: KvPlan,
+    paths: Mapping[str, str],
+    work: Workload,
+    stack: StackSpec | None,
+    latent: LatentFit | None,
 ) -> Stack:
     """Return the fitted launch times and achieved rates of a stack, with weights of the workload's format."""
     weights, model = work.weight_format, plan.model
@@ -471,7 +492,7 @@ def kernels_reach(
             flops_frac=calibrated.ATTENTION_FLOPS_FRAC,
             prompt_flops_frac=calibrated.ATTENTION_FLOPS_FRAC,
         )
-        if prompt := stack.prompt.get(prompt_code(model), stack.prompt.get("d128")):
+        if prompt := prompt_fit(plan, paths, stack):
             reach = reach._replace(prompt_flops_frac=prompt.flops_frac.si)
     if latent:
         reach = reach._replace(layout_copy_s=0.0, memory_frac=latent.memory_frac.si, flops_frac=latent.flops_frac.si)

@@ -324,7 +324,7 @@ def prompt_flops(layers: Sequence[Layer], prompt_window_tokens: int, n_tokens: N
     for layer in layers:
         window = min(layer.window_tokens, prompt_window_tokens, layer.read_limit_tokens)
         pairs = kv_cache.sum_of_seen_tokens(n_tokens, window, layer.chunk_tokens)
-        total += layer.n_layers * pairs * layer.prompt_pair_flops
+        total += layer.n_layers * (pairs * layer.prompt_pair_flops + n_tokens * layer.prompt_token_flops)
         if layer.index_flops:
             total += layer.n_layers * kv_cache.sum_of_kept_tokens(n_tokens, layer.window_tokens) * layer.index_flops
     return total

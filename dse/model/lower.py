@@ -10,7 +10,7 @@ from dse.core.errors import InputError, show
 from dse.model import deployed, implementations, memory_unit, pool, stacks
 from dse.model.formulas import activations, attention, linear, tokens, weights
 from dse.model.formulas.deployment import stage_bytes
-from dse.model.kernels import Unpacking, kernels_of, kernels_reach, latent_fit, product_peaks, token_flops
+from dse.model.kernels import Unpacking, kernels_of, kernels_reach, latent_fit, product_peaks, prompt_fit, token_flops
 from dse.model.kv_layout import KvPlan, TensorGroup, chunk_of, window_of
 from dse.model.records import (
     CHUNKED,
@@ -35,7 +35,7 @@ from dse.model.records import (
 from dse.specs import deployment, drafts, measured_memory, servers, sglang_memory
 from dse.specs import tokens as token_policies
 from dse.specs.device_and_model import HardwareSpec, LayerKV, ModelSpec
-from dse.specs.stack import StackSpec
+from dse.specs.stack import PromptFit, StackSpec
 from dse.specs.tokens import TokenPolicy
 from dse.specs.weights import NOTHING, WeightFormat
 from dse.specs.workload import MAX_BATCH, Workload
@@ -185,7 +185,7 @@ def design_of(
     tensors = tuple(
         tensor_of(g, plan, paths, policy, unpacking) for g, unpacking in zip(plan.groups, unpackings, strict=True)
     ) + states_of(plan)
-    layers = layers_of(plan, policy)
+    layers = layers_of(plan, policy, prompt_fit(plan, paths, stack))
     products = tuple(product for _, product in weights_by_operation(plan.model, work, stack, as_served(device, stack)))
     exchanges = tuple(exchange for _, exchange, _ in deployed.exchanges(device, plan.model, work, stack_name))
     return Design(
@@ -196,7 +196,7 @@ def design_of(
         exchanges=exchanges,
         model=model_of(plan, work, stack, as_served(device, stack)),
         policy=policy,
-        stack=kernels_reach(device, plan, work, stack, latent),
+        stack=kernels_reach(device, plan, paths, work, stack, latent),
         device=device_of(device),
         load=load_of(
             work,
@@ -212,8 +212,8 @@ def design_of(
     )
 
 
-def layers_of(plan: KvPlan, policy: Policy = FULL) -> tuple[Layer, ...]:
-    """Collect the operations of attention, equal layers together."""
+def layers_of(plan: KvPlan, policy: Policy = FULL, prompt: PromptFit | None = None) -> tuple[Layer, ...]:
+    """Collect the operations of attention, equal layers together; over prompts as their kernel, `prompt`, has them."""
     counts: dict[Layer, int] = {}
     n_q_heads = plan.model.n_q_heads
     for shape, (layer, n_layers) in enumerate(plan.layers):
@@ -221,6 +221,13 @@ def layers_of(plan: KvPlan, policy: Policy = FULL) -> tuple[Layer, ...]:
         pair_flops = token_flops(plan, shape)
         of_prompt = attention.attention_flops_per_token(n_q_heads, layer.prompt_score_dim or layer.score_dim)
         of_prompt = of_prompt // layer.tokens_per_entry + layer.state_flops
+        of_prompt_token = 0
+        if prompt and prompt.head_rows > 1 and layer.is_latent and layer.read_limit_tokens == limit:
+            # in the space of the latent, where heads that are filled up to rows count, and tokens that there are not
+            n_heads = -(-n_q_heads // int(prompt.head_rows)) * int(prompt.head_rows)
+            of_latent = attention.attention_flops_per_token(n_heads, layer.score_dim)
+            of_prompt = round((1 - prompt.always_read) * of_latent)
+            of_prompt_token = round(prompt.always_read * of_latent * limit)
         score_flops = index_of(layer, policy, plan)[1] if window > limit else 0
         same = Layer(
             n_layers=0,
@@ -229,6 +236,7 @@ def layers_of(plan: KvPlan, policy: Policy = FULL) -> tuple[Layer, ...]:
             read_limit_tokens=limit,
             pair_flops=pair_flops,
             prompt_pair_flops=of_prompt,
+            prompt_token_flops=of_prompt_token,
             index_flops=score_flops,
         )
         counts[same] = counts.get(same, 0) + n_layers

@@ -93,6 +93,8 @@ class Layer(NamedTuple):
     pair_flops: int
     #: the same where a prompt is computed: latent heads are expanded there
     prompt_pair_flops: int
+    #: of a token of a prompt, however few tokens it reads
+    prompt_token_flops: int
     #: operations that score one stored token, where a policy reads only some
     index_flops: int
 

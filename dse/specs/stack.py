@@ -20,7 +20,7 @@ StateCode = Literal["mamba2", "gdn", "kda"]
 #: how a layer is read that keeps or reads less than all tokens (`LayerKV.sparse_kind`), `_fp8` where it is stored so
 SparseCode = Literal["dsa", "dsa_fp8", "dsa_shared", "dsa_shared_fp8", "msa", "msa_fp8", "csa_fp8", "hca_fp8"]
 #: dimension of a head
-HeadCode = Literal["d64", "d128"]
+HeadCode = Literal["d64", "d128", "dsa", "dsa_fp8"]
 #: a framework's name, as a key of a TOML table
 StackName = Annotated[str, Field(min_length=1, max_length=32, pattern=r"^[a-z0-9][a-z0-9_.-]*$")]
 
@@ -136,6 +136,10 @@ class PromptFit(Fit):
     """The share of the peak that attention over prompts reaches, causal: half of the products are not computed."""
 
     flops_frac: Share
+    #: of layers that read chosen tokens of a latent: the share of their products that is computed for all tokens that
+    #: may be chosen, however few there are, and the number to whose multiples query heads are filled up
+    always_read: Annotated[float, Field(ge=0, le=1)] = 0.0
+    head_rows: Annotated[float, Field(ge=1, le=256)] = 1.0
 
 
 #: benchmarks below which nothing is said of a server: a factor of fewer is the chance of its rows
@@ -261,6 +265,10 @@ class MaterialisedFit(Fit):
 #: formats of weights alone: how fast products unpack them is each stack's own, so no other's stands in; nor do products
 #: of 8-bit integers, which were fitted to whole steps of one framework
 OWN_PRODUCTS: tuple[WeightCode, ...] = ("int4", "int8", "w8a8")
+#: prompts of layers that choose tokens of a latent, as these are stored
+CHOSEN_PROMPTS: tuple[HeadCode, ...] = ("dsa", "dsa_fp8")
+#: parts that are each stack's own, by table: SGLang computes short prompts of chosen tokens by other kernels
+OWN: dict[str, tuple[str, ...]] = {"products": OWN_PRODUCTS, "prompt": CHOSEN_PROMPTS}
 #: parts of a stack that whole steps need beside attention over plain heads and 16-bit products, each fitted by code
 SERVED = ("products", "experts", "latent", "prompt", "state", "sparse")
 
@@ -477,7 +485,7 @@ def served(
     for table in (*SERVED, "kv"):
         for other, stack in sorted(others, key=lambda entry: table == "latent" and _casts_pool(entry[1])):
             for code, fit in getattr(stack, table).items():
-                if code not in parts[table] and not (table == "products" and code in OWN_PRODUCTS):
+                if code not in parts[table] and code not in OWN.get(table, ()):
                     parts[table] = {**parts[table], code: fit}
                     borrowed[f"{table}.{code}"] = other
     if server:

@@ -323,6 +323,43 @@ def test_long_contexts_judge_a_fit_that_did_not_see_them():
     assert not served._fit("sparse.dsa", rows, BANDWIDTH, PEAK).trusted
 
 
+def prompts_of(**columns):
+    """Prompts of DeepSeek-V3.2's and GLM-5's layers, their times still to be filled in."""
+    of = {"deepseek-ai/DeepSeek-V3.2": (16, 64, 128), "zai-org/GLM-5": (8, 32, 64)}
+    lengths = [256 * 2**i for i in range(8)]
+    rows = [(model, n, s) for model, heads in of.items() for n in heads for s in lengths]
+    frame = pd.DataFrame(rows, columns=["model", "num_heads", "isl"])
+    usual = {"op_name": "dsa_context_module", "gemm_type": "bfloat16", "kv_cache_dtype": "bfloat16", "step": 0}
+    also = {"kernel_source": "FLASHMLA_SPARSE", "batch_size": 8, "latency": 1.0, "device": "H100", "framework": "vLLM"}
+    return frame.assign(**{**usual, **also, "version": "0.1", **columns})
+
+
+def test_prompts_of_chosen_tokens_by_hand():
+    rows = served._chosen_prompts(prompts_of(), False, H100, KNOWN)
+    at = int(np.flatnonzero((rows.heads == 16) & (rows.model == "deepseek-ai/DeepSeek-V3.2"))[4])  # of 4,096 tokens
+    # causal up to 2,048 tokens, as many for each token beyond; a head scores 576 elements and weighs 512
+    assert rows.read_flops[at] == 2 * 1088 * 8 * (2048 * 2049 / 2 + 2048 * 2048)
+    assert rows.all_flops[at] == 2 * 1088 * 8 * 4096 * 2048
+    assert rows.index_flops[at] == 8 * 4096 * 4097 / 2 * 2 * 64 * 128
+    # SGLang computes short prompts by other kernels
+    assert served._chosen_prompts(prompts_of(kernel_source="sglang_dsa_dense_mha_fa3"), False, H100, KNOWN) is None
+    assert served._chosen_prompts(prompts_of(), True, H100, KNOWN) is None
+
+
+def test_known_parameters_of_prompts_of_chosen_tokens_are_found_again():
+    rows = served._chosen_prompts(prompts_of(), False, H100, KNOWN)
+    rows.measured_s[:] = rows.predict_s(np.array([1 / 0.4, 0.25, 50.0]), 64, PEAK)
+    outcome = served._fit_chosen("prompt.dsa", rows, PEAK)
+    assert outcome.parameters == pytest.approx({"flops_frac": 0.4, "always_read": 0.25, "head_rows": 64}, rel=1e-2)
+    assert outcome.errors["model"]["mean"] < 0.01
+    assert outcome.trusted
+    block = served.fitted(outcome)
+    assert block["head_rows"] == 64
+    assert "a model left out" in block["source"]
+    rows.measured_s[rows.model == "zai-org/GLM-5"] *= 2
+    assert not served._fit_chosen("prompt.dsa", rows, PEAK).trusted
+
+
 def test_prompts_by_hand():
     frame = pd.DataFrame(
         {

@@ -42,6 +42,27 @@ def test_a_step_of_chosen_tokens_by_hand():
     assert found.largest_wave.attention_flops == pytest.approx(n_layers * (flops + scored), rel=1e-9)
 
 
+def test_prompts_of_chosen_tokens_fill_heads_up_and_read_tokens_that_there_are_not():
+    """DeepSeek-V3.2 on 8 H200: 16 of 128 heads a device. FlashMLA's kernel over prompts has 64 rows, and computes a
+    share for all 2,048 tokens that may be chosen, of a latent of 576 and values of 512; SGLang has its own kernels."""
+    fit = H200.stacks["vllm"].prompt["dsa"]
+    (layer,) = point("deepseek-v3.2", device=H200, stack="vllm").design.layers
+    of_pair = 2 * 64 * (576 + 512)
+    assert fit.head_rows == 64
+    assert layer.prompt_pair_flops == round((1 - fit.always_read) * of_pair)
+    assert layer.prompt_token_flops == round(fit.always_read * of_pair * 2048)
+    found = point("deepseek-v3.2", device=H200, stack="vllm", batch=1, input_tokens=4000, output_tokens=1)
+    pairs = 2048 * 2049 // 2 + (4000 - 2048) * 2048
+    index = 4000 * 4001 // 2 * 2 * 64 * 128
+    by_layer = pairs * layer.prompt_pair_flops + 4000 * layer.prompt_token_flops + index
+    assert found.made.prompt_flops == pytest.approx(61 * by_layer, rel=1e-3)
+    assert found.design.stack.prompt_flops_frac == fit.flops_frac.si
+    (other,) = point("deepseek-v3.2", device=H200, stack="sglang").design.layers
+    assert (other.prompt_pair_flops, other.prompt_token_flops) == (2 * 16 * (192 + 128), 0)
+    assert "sparse_prompts" not in evaluate(found)["assumptions"]
+    assert "sparse_prompts" in evaluate(point("deepseek-v3.2", device=H200, stack="sglang"))["assumptions"]
+
+
 def test_sglang_writes_its_pool_of_latents_in_16_bits_on_hopper():
     """DeepSeek-R1 on 8 H200, a pool of 131,072 tokens: 13.77 ms of a step (github.com/sgl-project/sglang/issues/35291,
     a server's trace; the rate here is fitted to a benchmark of the kernel alone)."""
