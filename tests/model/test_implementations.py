@@ -26,6 +26,24 @@ def point(device, model, quantizer, **work):
     return Point(device, build(model, quantizer), Workload(**{"batch": 8, **work}))
 
 
+def test_triton_in_sglang_splits_a_sequence_in_eight_however_long_it_is():
+    """Qwen3.5-397B in NVFP4 on four RTX PRO 6000 under SGLang 0.5.9 with FP8 keys and values, one request: 20.83 ms at
+    65,536 tokens, 28.57 at 131,072, and 25.16 and 32.79 with four (github.com/voipmonitor/rtx6kpro, benchmarks)."""
+    device = catalog.device("rtx-pro-6000")
+
+    def step_s(quantizer, n_tokens, batch):
+        work = {"weights": "nvfp4-experts", "tp": 4, "stack": "sglang", "input_tokens": n_tokens, "output_tokens": 2}
+        found = engine.evaluate(point(device, "qwen3.5-397b-a17b", quantizer, batch=batch, **work))
+        return found["decode_step_s"]
+
+    for batch, measured in ((1, 28.571e-3 - 20.833e-3), (4, 32.787e-3 - 25.157e-3)):
+        slope = step_s("fp8@sglang-triton", 131_072, batch) - step_s("fp8@sglang-triton", 65_536, batch)
+        # 15 layers of a KV head of 256 a device: 512 elements a token, in 8 cores of 188
+        assert slope == pytest.approx(15 * 65_536 * 512 / (8 * 3.1 * device.core_clock.si), rel=0.05)
+        assert slope == pytest.approx(measured, rel=0.1)
+        assert step_s("fp8", 131_072, batch) - step_s("fp8", 65_536, batch) < slope / 3
+
+
 def rate_of(found):
     """Elements a second and core of the packed keys of a point."""
     return 1 / next(g.packed_core_s for g in found.design.tensors if g.is_packed)

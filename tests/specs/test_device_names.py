@@ -5,7 +5,10 @@ import pytest
 from cases import each
 from dse.core.errors import InputError
 from dse.model import intervals
+from dse.model.point import Point
 from dse.specs import catalog, device_names
+from dse.specs.workload import Workload
+from factories import build
 
 #: name -> GB, GB/s, dense FP16, FP8, FP4 (TFLOP/s) and INT8 (TOP/s), by hand from data sheets; None: it has none
 PRINTED = {
@@ -299,6 +302,18 @@ def test_borrowed_kernels_widen_more_the_farther_the_lender():
     widths = [intervals.borrowed_width(catalog.device(name)) for name in ("h100", "h100-pcie", "rubin", "mi300x")]
     # the numbers of Rubin are assumed as well
     assert widths == pytest.approx([1.0, 1.15, 1.3 * 1.15, 1.5])
+
+
+def test_times_per_token_of_a_vendor_that_were_fitted_to_its_servers_are_known_as_another_device_s():
+    amd = catalog.device("mi300x")
+    other = amd.model_copy(update={"vendor": "Another"})
+    plain, fitted, unknown = (
+        Point(device, build("llama3.1-8b", "fp16"), Workload(batch=8, stack="sglang")).lowered.sure
+        for device in (catalog.device("h100"), amd, other)
+    )
+    assert fitted.tokens.high / plain.tokens.high == pytest.approx(1.15)
+    assert fitted.first.high / plain.first.high == pytest.approx(1.5)
+    assert unknown.tokens.high / plain.tokens.high == pytest.approx(1.5)
 
 
 def test_every_device_has_a_vendor():
