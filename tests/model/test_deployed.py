@@ -387,6 +387,9 @@ SERVED = [
     ("b200", "deepseek-v3", {"weights": "nvfp4", "stack": "vllm"}),
     ("gb300", "deepseek-v3.2", {"weights": "fp8-block", "stack": "sglang"}),
     ("h200", "kimi-k2.5", {"weights": "int4-experts", "stack": "vllm@0.16.0"}),
+    ("h200", "deepseek-v3", {"weights": "fp8-block", "stack": "sglang"}),
+    ("h200", "deepseek-v3.2", {"weights": "fp8-block", "stack": "vllm"}),
+    ("b200", "deepseek-v3.2", {"weights": "fp8-block", "stack": "trtllm"}),
     ("a100-80gb", "mixtral-8x7b", {"stack": "trtllm"}),
     ("h100", "llama3.1-8b", {"stack": "sglang@kernels"}),
 ]
