@@ -1,0 +1,441 @@
+"""Search for deployments: every device, engine, KV format and layout is a server, of which a load takes so many.
+
+Exact over its grid: what is left out costs more than twice the best even if it were full (`Search.of`).
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from dse.core.errors import DseError, InputError, LimitError
+from dse.core.progress import Progress, each
+from dse.model import engine, uncertainty
+from dse.model.formulas import energy
+from dse.model.point import Point
+from dse.questions import common, engine_formats, interactivity, layouts, load
+from dse.questions.common import Candidate, Result
+from dse.serving.at_rate import AtRate, waits_at
+from dse.serving.steady_state import FixedLengths, TrafficServer
+from dse.specs import collectives
+from dse.specs.device_and_model import HardwareSpec, ModelSpec
+from dse.specs.measurements import CLOSED, Bits
+from dse.specs.prices import Price
+from dse.specs.workload import Workload
+
+#: share of the saturated rate up to which times at a rate hold in closed form
+MOST_LOAD = load.LOADS[-1]
+#: engines that are tried where none are named and the device has measured stacks
+ENGINES = ("vllm", "sglang")
+#: devices of a server at most, where none are asked for: two nodes of eight
+MOST_DEVICES = 16
+#: servers that a search tries at most
+MAX_SERVERS = 50_000
+#: what the fastest and the roomiest deployment may cost where no budget is given, over the best by the objective
+SPEND = 2.0
+#: less than a server by so much is rounding
+ROUNDING = 1e-12
+
+
+class Demand(NamedTuple):
+    """The load: `rate` requests a second that come at random, or `requests` at all times; neither: as much as the
+    devices hold. `limits` are the longest times by column, in seconds."""
+
+    rate: float | None
+    requests: int | None
+    limits: dict[str, float]
+
+    @property
+    def amount(self) -> float | None:
+        """Requests a second, or at once."""
+        return self.rate if self.rate is not None else self.requests
+
+    @property
+    def unit(self) -> str:
+        """Unit of the amount."""
+        return "requests/s" if self.rate is not None else "requests at once"
+
+    def times(self, factor: float) -> "Demand":
+        """The demand at another load."""
+        if self.rate is not None:
+            return self._replace(rate=factor * self.rate)
+        return self._replace(requests=max(round(factor * (self.requests or 0)), 1))
+
+
+class Server:
+    """A design on so many devices, as a server of requests of its lengths under limits. Raises DseError where the model
+    does not run so."""
+
+    def __init__(self, asked: str, design: Candidate, work: Workload, demand: Demand) -> None:
+        self.asked, self.design, self.work, self.demand = asked, design, work, demand
+        self.point = Point(design.device, design.plan, work)
+        self._at_once: dict[int, Result] = {}
+
+    @property
+    def fixed(self) -> Mapping[str, Any]:
+        """Results that no load changes."""
+        return self.point.lowered.results
+
+    @property
+    def n_devices(self) -> int:
+        """Devices of the server."""
+        return self.work.n_devices
+
+    @property
+    def name(self) -> tuple[str, ...]:
+        """Device, engine, format and layout: what tells servers apart."""
+        split = layouts.words(vars(self.work))
+        return self.design.device.name, str(self.fixed["stack"] or ""), self.design.name, split
+
+    @cached_property
+    def traffic(self) -> TrafficServer:
+        """The server of requests that come at random."""
+        lengths = FixedLengths(self.work.input_tokens, self.work.output_tokens)
+        return TrafficServer.of(self.design.device, self.design.plan, self.work, lengths)
+
+    @cached_property
+    def _full(self) -> Result:
+        return engine.speed(self.traffic.point)
+
+    @cached_property
+    def late(self) -> dict[str, float]:
+        """The upper end of the interval of each time over what is computed, by column."""
+        return {name: uncertainty.of_column(self._full, name).high for name in interactivity.LIMITS}
+
+    @cached_property
+    def most(self) -> float:
+        """The load that it holds without any limit: no more than this, and sooner computed than `holds`."""
+        if self.demand.rate is None:
+            return float(self.point.batch if self.point.max_batch else 0)
+        if self.traffic.places < 1:
+            return 0.0
+        slowest = min(uncertainty.of_column(self._full, uncertainty.RATE).low, 1.0)
+        return MOST_LOAD * slowest * self.traffic.full.requests_per_s
+
+    @cached_property
+    def holds(self) -> float:
+        """The largest load at which it surely keeps all limits; 0 where there is none."""
+        return self.holds_within(self.demand.limits)
+
+    def holds_within(self, limits: Mapping[str, float]) -> float:
+        """The largest load at which times keep these limits at the upper ends of their intervals."""
+        if not self.most or not limits:
+            return self.most
+        if self.demand.rate is not None:
+            sure = {name: limit / self.late[name] for name, limit in limits.items()}
+            return min(load.rate_within(self.traffic, self.traffic.full.requests_per_s, sure) or 0.0, self.most)
+        low, high = 0, int(self.most) + 1
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if interactivity.within(self._row(middle), limits) else (low, middle)
+        return float(low)
+
+    def _row(self, batch: int) -> Result:
+        """Times and rate with so many requests at all times."""
+        if batch not in self._at_once:
+            point = Point(self.design.device, self.design.plan, replace(self.work, batch=batch))
+            self._at_once[batch] = engine.speed(point) | {"ttft_s": point.server.ttft_s}
+        return self._at_once[batch]
+
+    def _waits(self, requests_per_s: float) -> AtRate:
+        waits = waits_at(self.traffic, requests_per_s)
+        assert waits is not None  # below what it holds
+        return waits
+
+    def tpot_s(self, amount: float) -> float:
+        """Time per token at a load, at the upper end of its interval."""
+        if self.demand.rate is not None:
+            return self._waits(amount).tpot_s * self.late["tpot_s"]
+        return uncertainty.ends(self._row(int(amount)), "tpot_s")[1]
+
+    def results(self, amount: float) -> Result:
+        """All results at a load, TPOT and TTFT those of requests that come at random where they do."""
+        if self.demand.rate is None:
+            return self.design.evaluate(replace(self.work, batch=int(amount)))
+        waits = self._waits(amount)
+        running = max(round(waits.running), 1)
+        times = {"tpot_s": waits.tpot_s, "ttft_s": waits.ttft_s, "running_batch": running}
+        return self.design.evaluate(replace(self.work, batch=running)) | times
+
+    def count(self, amount: float | None) -> int:
+        """The fewest servers that hold a load; one where there is none."""
+        return max(math.ceil(amount / self.holds * (1 - ROUNDING)), 1) if amount else 1
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """Servers that share a load evenly, with what they cost."""
+
+    server: Server
+    n_servers: int
+    usd_per_hour: float
+    #: of all servers: requests a second, or at once
+    load: float
+
+    @property
+    def n_devices(self) -> int:
+        """Devices of all servers."""
+        return self.n_servers * self.server.n_devices
+
+    @property
+    def holds(self) -> float:
+        """The load that all servers hold within the limits."""
+        return self.n_servers * self.server.holds
+
+    @property
+    def each(self) -> float:
+        """The load of a server, of requests at once that of the fullest."""
+        share = self.load / self.n_servers
+        return share if self.server.demand.rate is not None else float(math.ceil(share))
+
+    @cached_property
+    def tpot_s(self) -> float:
+        """Time per token at the upper end of its interval."""
+        return self.server.tpot_s(self.each)
+
+    @cached_property
+    def results(self) -> Result:
+        """Results of one server at its load."""
+        return self.server.results(self.each)
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens that all servers give in a second."""
+        if self.server.demand.rate is not None:
+            return self.load * self.server.work.output_tokens
+        return float(self.results[uncertainty.RATE]) * self.load / self.each
+
+    @property
+    def usd_per_million_tokens(self) -> float:
+        """USD a million tokens at this load."""
+        return energy.usd_per_million_tokens(self.usd_per_hour, self.tokens_per_s)
+
+    @cached_property
+    def keeps(self) -> float:
+        """The chance that it keeps the limit that it is likeliest to miss."""
+        return interactivity.keeps(self.results, self.server.demand.limits)
+
+    @cached_property
+    def surely_tokens_per_s_a_device(self) -> float:
+        """Tokens a second of a device where the load is all that it holds, in the middle of its interval."""
+        row = self.server.results(self.server.holds)
+        rate = row[uncertainty.RATE] if self.server.demand.rate is None else self.server.holds * row["output_tokens"]
+        low, high, _ = uncertainty.of_column(row, uncertainty.RATE)
+        return float(rate) / self.server.n_devices * uncertainty.middle(low, high)
+
+
+#: what is best, by the name of an objective: the least key
+OBJECTIVES = {
+    "cost": lambda d: (d.usd_per_hour, -d.holds),
+    "devices": lambda d: (d.n_devices, d.usd_per_hour, -d.holds),
+    "throughput": lambda d: (-d.surely_tokens_per_s_a_device, d.usd_per_hour),
+    "energy": lambda d: (d.results["joules_per_token"] or math.inf, d.usd_per_hour),
+}
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Servers that the search tries, and over what."""
+
+    servers: tuple[Server, ...]
+    devices: tuple[str, ...]
+    engines: tuple[str, ...]
+    formats: tuple[str, ...]
+    splits: tuple[str, ...]
+    #: the first server that does not run, and why
+    wrong: DseError | None = None
+
+    @property
+    def text(self) -> str:
+        """The grid in words."""
+        axes = {"device": self.devices, "engine": self.engines, "KV format": self.formats, "layout": self.splits}
+        sizes = ", ".join(f"{len(names)} {name}{'s' if len(names) > 1 else ''}" for name, names in axes.items())
+        return f"{len(self.servers):,} servers ({sizes}), each in any number"
+
+
+class Limits(NamedTuple):
+    """Limits of a deployment beside its times."""
+
+    usd_per_hour: float = math.inf
+    #: devices at most, by the name that was asked for
+    counts: Mapping[str, int] = {}
+
+    def most_servers(self, server: Server, price: Price, usd: float) -> int:
+        """The most servers within the devices that there are and so many USD an hour."""
+        there_are = self.counts.get(server.asked, math.inf)
+
+        def fits(n: int) -> bool:
+            is_there = n * server.n_devices <= there_are
+            return is_there and price.usd_per_hour(server.n_devices, n) <= usd * (1 + common.TIE)
+
+        low, high = 0, 1
+        while fits(high):
+            low, high = high, 2 * high
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if fits(middle) else (low, middle)
+        return low
+
+
+def grid(
+    devices: Mapping[str, HardwareSpec],
+    model: ModelSpec,
+    work: Workload,
+    demand: Demand,
+    *,
+    engines: Sequence[str] | None = None,
+    quantizers: Sequence[str] | None = None,
+    bits: Bits = CLOSED,
+    most: int = MOST_DEVICES,
+    any_size: bool = False,
+    counts: Mapping[str, int] | None = None,
+) -> Grid:
+    """Every device, engine, format that it runs and layout. Raises InputError and LimitError."""
+    named: dict[str, dict[str, None]] = {"engine": {}, "format": {}, "split": {}}
+    asked: list[tuple[str, Candidate, Workload]] = []
+    for name, device in devices.items():
+        n_most, _ = collectives.most_devices(device, min(most, (counts or {}).get(name, most)))
+        for stack in _engines(device, work, engines):
+            of_stack = replace(work, stack=stack)
+            if quantizers is None:
+                designs = engine_formats.compared(device, model, of_stack, bits)
+            else:
+                designs = [common.design(device, model, quantizer, bits=bits) for quantizer in quantizers]
+            splits = [
+                # traffic is modelled with one batch in the pipeline
+                way if demand.rate is None or pp == 1 else replace(way, pp_batches=1)
+                for tp, pp in layouts.sizes(model, n_most, any_size)
+                for way in layouts.layouts(model, of_stack, tp, pp)
+            ]
+            if len(asked) + len(designs) * len(splits) > MAX_SERVERS:
+                raise LimitError(
+                    f"the search has more than {MAX_SERVERS:,} servers ({len(devices):,} devices, {len(designs):,} KV "
+                    f"formats, {len(splits):,} layouts, ...): name fewer --devices, --quantizers or --engines, leave "
+                    "out --any, or lower --most"
+                )
+            named["engine"] |= dict.fromkeys([stack or "the device's"])
+            named["format"] |= dict.fromkeys(design.name for design in designs)
+            named["split"] |= dict.fromkeys(layouts.words(vars(way)) for way in splits)
+            asked += [(name, design, way) for design in designs for way in splits]
+    servers, wrong = [], None
+    for name, design, way in asked:
+        try:
+            servers.append(Server(name, design, way, demand))
+        except DseError as error:
+            wrong = wrong or error
+    if not servers:
+        raise wrong or InputError(f"{model.name}: is not split over so many devices: give others, or --any")
+    return Grid(tuple(servers), tuple(devices), *(tuple(names) for names in named.values()), wrong=wrong)
+
+
+def _engines(device: HardwareSpec, work: Workload, engines: Sequence[str] | None) -> list[str | None]:
+    if engines is not None:
+        return list(engines)
+    if work.stack or work.model_kind == "ideal":
+        return [work.stack]
+    return [name for name in ENGINES if name in device.stacks] or [None]
+
+
+@dataclass(frozen=True)
+class Search:
+    """Deployments of the fewest servers that hold the load, the best first; what costs more than `SPEND` times the best
+    is left out where the objective is the cost."""
+
+    grid: Grid
+    demand: Demand
+    prices: Mapping[str, Price]
+    objective: str
+    limits: Limits
+    found: tuple[Deployment, ...] = field(repr=False)
+
+    @classmethod
+    def of(
+        cls,
+        grid: Grid,
+        demand: Demand,
+        prices: Mapping[str, Price],
+        objective: str,
+        limits: Limits,
+        progress: Progress | None = None,
+    ) -> "Search":
+        """Search the grid, what is cheapest if it were full first: what costs more than `SPEND` times the best even so
+        is the best neither at this load nor at half or twice of it."""
+        tried = []
+        for server in each(grid.servers, progress, "servers"):
+            if common.competes(server.fixed) and server.most:
+                price, n_least = prices[server.asked], 1
+                if demand.amount:
+                    n_least = max(math.ceil(demand.amount / server.most * (1 - ROUNDING)), 1)
+                tried.append((price.usd_per_hour(server.n_devices, n_least), server))
+        tried.sort(key=lambda pair: pair[0])
+        best_usd, found = math.inf, []
+        for least_usd, server in tried:
+            if objective == "cost" and least_usd > SPEND * best_usd * (1 + common.TIE):
+                break
+            if server.holds:
+                deployment = _deployment(server, demand, prices, limits)
+                found.append(deployment)
+                best_usd = min(best_usd, deployment.usd_per_hour)
+        found.sort(key=OBJECTIVES[objective])
+        return cls(grid, demand, prices, objective, limits, tuple(found))
+
+    def price(self, server: Server) -> Price:
+        """The price of a server's devices."""
+        return self.prices[server.asked]
+
+    def allowed(self, deployments: Iterable[Deployment]) -> list[Deployment]:
+        """Those within the budget and the devices that there are."""
+        most, counts = self.limits.usd_per_hour * (1 + common.TIE), self.limits.counts
+        return [
+            d for d in deployments if d.usd_per_hour <= most and d.n_devices <= counts.get(d.server.asked, math.inf)
+        ]
+
+    @cached_property
+    def ranked(self) -> list[Deployment]:
+        """Deployments that may be the answer, the best first."""
+        return self.allowed(self.found)
+
+    def at(self, factor: float) -> Deployment | None:
+        """The best deployment at another load, `factor` times this one; None where none is allowed."""
+        demand = self.demand.times(factor)
+        deployments = [_deployment(d.server, demand, self.prices, self.limits) for d in self.found]
+        return min(self.allowed(deployments), key=OBJECTIVES[self.objective], default=None)
+
+    @cached_property
+    def spent_usd(self) -> float:
+        """USD an hour that the fastest and the roomiest may cost: the budget, else `SPEND` times the best."""
+        return self.limits.usd_per_hour if self.limits.usd_per_hour < math.inf else SPEND * self.ranked[0].usd_per_hour
+
+    @cached_property
+    def _widest(self) -> list[Deployment]:
+        """Every server as often as the money allows."""
+        widest = []
+        for found in self.ranked:
+            n = self.limits.most_servers(found.server, self.price(found.server), self.spent_usd)
+            n = min(n, self.demand.requests or n)
+            if n >= found.n_servers:
+                usd = self.price(found.server).usd_per_hour(found.server.n_devices, n)
+                widest.append(replace(found, n_servers=n, usd_per_hour=usd))
+        return widest
+
+    @property
+    def fastest(self) -> Deployment:
+        """The least time per token that the money buys."""
+        return min(self._widest, key=lambda d: (d.tpot_s, d.usd_per_hour))
+
+    @property
+    def roomiest(self) -> Deployment:
+        """The most load that the money buys."""
+        return min(self._widest, key=lambda d: (-d.holds, d.usd_per_hour))
+
+
+def _deployment(server: Server, demand: Demand, prices: Mapping[str, Price], limits: Limits) -> Deployment:
+    """The fewest servers for a load; without one as many as there are devices for, full."""
+    price = prices[server.asked]
+    if demand.amount:
+        n, amount = server.count(demand.amount), float(demand.amount)
+    else:
+        n = max(limits.most_servers(server, price, limits.usd_per_hour), 1)
+        amount = n * server.holds
+    return Deployment(server, n, price.usd_per_hour(server.n_devices, n), amount)
