@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from dse.core.errors import DseError, InputError, LimitError
 from dse.core.progress import Progress, each
-from dse.model import engine, uncertainty
+from dse.model import engine, quality, uncertainty
 from dse.model.formulas import energy
 from dse.model.point import Point
 from dse.questions import common, engine_formats, interactivity, layouts, load
@@ -34,6 +34,8 @@ MOST_DEVICES = 16
 MAX_SERVERS = 50_000
 #: what the fastest and the roomiest deployment may cost where no budget is given, over the best by the objective
 SPEND = 2.0
+#: loads at which a deployment grows that are looked at for another answer
+MOST_STEPS = 200
 #: less than a server by so much is rounding
 ROUNDING = 1e-12
 
@@ -56,11 +58,9 @@ class Demand(NamedTuple):
         """Unit of the amount."""
         return "requests/s" if self.rate is not None else "requests at once"
 
-    def times(self, factor: float) -> "Demand":
+    def of(self, amount: float) -> "Demand":
         """The demand at another load."""
-        if self.rate is not None:
-            return self._replace(rate=factor * self.rate)
-        return self._replace(requests=max(round(factor * (self.requests or 0)), 1))
+        return self._replace(rate=amount) if self.rate is not None else self._replace(requests=max(round(amount), 1))
 
 
 class Server:
@@ -149,6 +149,15 @@ class Server:
             return self._waits(amount).tpot_s * self.late["tpot_s"]
         return uncertainty.ends(self._row(int(amount)), "tpot_s")[1]
 
+    @property
+    def least_times(self) -> dict[str, float]:
+        """Times where hardly any request comes, at the upper ends of their intervals, by column."""
+        if self.demand.rate is None:
+            row = self._row(1)
+            return {name: uncertainty.ends(row, name)[1] for name in interactivity.LIMITS}
+        waits = self._waits(load.LEAST_LOAD * self.traffic.full.requests_per_s)
+        return {name: getattr(waits, name) * self.late[name] for name in interactivity.LIMITS}
+
     def results(self, amount: float) -> Result:
         """All results at a load, TPOT and TTFT those of requests that come at random where they do."""
         if self.demand.rate is None:
@@ -227,8 +236,8 @@ class Deployment:
 
 #: what is best, by the name of an objective: the least key
 OBJECTIVES = {
-    "cost": lambda d: (d.usd_per_hour, -d.holds),
-    "devices": lambda d: (d.n_devices, d.usd_per_hour, -d.holds),
+    "cost": lambda d: (d.usd_per_hour, -d.holds, d.tpot_s),
+    "devices": lambda d: (d.n_devices, d.usd_per_hour, -d.holds, d.tpot_s),
     "throughput": lambda d: (-d.surely_tokens_per_s_a_device, d.usd_per_hour),
     "energy": lambda d: (d.results["joules_per_token"] or math.inf, d.usd_per_hour),
 }
@@ -290,6 +299,7 @@ def grid(
     most: int = MOST_DEVICES,
     any_size: bool = False,
     counts: Mapping[str, int] | None = None,
+    max_drop_frac: float | None = None,
 ) -> Grid:
     """Every device, engine, format that it runs and layout. Raises InputError and LimitError."""
     named: dict[str, dict[str, None]] = {"engine": {}, "format": {}, "split": {}}
@@ -321,12 +331,16 @@ def grid(
     servers, wrong = [], None
     for name, design, way in asked:
         try:
-            servers.append(Server(name, design, way, demand))
+            server = Server(name, design, way, demand)
+            if max_drop_frac is None or quality.judged(server.fixed, max_drop_frac):
+                servers.append(server)
         except DseError as error:
             wrong = wrong or error
     if not servers:
         raise wrong or InputError(f"{model.name}: is not split over so many devices: give others, or --any")
-    return Grid(tuple(servers), tuple(devices), *(tuple(names) for names in named.values()), wrong=wrong)
+    return Grid(
+        tuple(servers), tuple(devices), tuple(named["engine"]), tuple(named["format"]), tuple(named["split"]), wrong
+    )
 
 
 def _engines(device: HardwareSpec, work: Workload, engines: Sequence[str] | None) -> list[str | None]:
@@ -396,11 +410,27 @@ class Search:
         """Deployments that may be the answer, the best first."""
         return self.allowed(self.found)
 
-    def at(self, factor: float) -> Deployment | None:
-        """The best deployment at another load, `factor` times this one; None where none is allowed."""
-        demand = self.demand.times(factor)
+    def at(self, amount: float) -> Deployment | None:
+        """The best deployment at another load, half to twice of this one; None where none is allowed."""
+        demand = self.demand.of(amount)
         deployments = [_deployment(d.server, demand, self.prices, self.limits) for d in self.found]
         return min(self.allowed(deployments), key=OBJECTIVES[self.objective], default=None)
+
+    def turns_at(self, upward: bool) -> tuple[float, Deployment] | None:
+        """The nearest load above or below, half to twice of this one, from which another server is the best, and its
+        deployment; None where there is none among the `MOST_STEPS` nearest loads at which a deployment grows."""
+        amount = float(self.demand.amount or 0)
+        largest: dict[tuple[str, int], float] = {}
+        for found in self.found:
+            key = found.server.asked, found.server.n_devices
+            largest[key] = max(largest.get(key, 0.0), found.server.holds)
+        low, high = (amount, 2 * amount) if upward else (amount / 2, amount)
+        steps = {n * holds for holds in largest.values() for n in range(math.ceil(low / holds), int(high / holds) + 1)}
+        for step in sorted(steps, reverse=not upward)[:MOST_STEPS]:
+            over = step if not upward else step * (1 + common.TIE) if self.demand.rate is not None else step + 1
+            if (best := self.at(over)) and best.server is not self.ranked[0].server:
+                return step, best
+        return None
 
     @cached_property
     def spent_usd(self) -> float:

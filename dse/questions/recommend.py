@@ -1,0 +1,441 @@
+"""Recommend deployments for a load within limits: the cheapest, the fastest, the roomiest, each with its command."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from textwrap import wrap
+from typing import Any
+
+import pandas as pd
+
+from dse.core.columns import Column, aligned, cells
+from dse.core.errors import InputError
+from dse.core.progress import Progress
+from dse.model import quality, uncertainty
+from dse.questions import common, interactivity, layouts, search
+from dse.questions.common import QuestionAnswer, Result, limits_text, sure_text
+from dse.questions.search import Demand, Deployment, Grid, Limits, Search
+from dse.specs.prices import Price
+
+#: heads of the first card, by objective
+FIRST = {"cost": "cheapest", "devices": "fewest devices", "throughput": "most throughput", "energy": "least energy"}
+#: letters of a line
+WIDTH = 100
+#: what the search leaves as the engine has it
+AS_THE_ENGINE = "memory utilization, batched tokens, sequences at once, type of states, host memory"
+#: how much longer limits are looked at, in seconds by column
+LOOSER = {"tpot_s": 1e-3, "ttft_s": 0.1}
+#: any budget, any number of devices
+NO_LIMITS = Limits()
+#: deployments of the table
+MOST_ROWS = 200
+
+
+@dataclass(frozen=True, repr=False)
+class Recommendation(QuestionAnswer):
+    """The answer: `cards` by their heads, the best by the objective first; and what was searched."""
+
+    search: Search
+    model: str
+    cards: dict[str, Deployment]
+    #: the prices by device
+    prices: Mapping[str, Price]
+
+    @cached_property
+    def best(self) -> Result:
+        """The best deployment by the objective, in SI base units."""
+        return told(self.first)
+
+    @property
+    def first(self) -> Deployment:
+        """The best deployment by the objective."""
+        return next(iter(self.cards.values()))
+
+    @property
+    def command(self) -> str:
+        """The command that starts a server of the best deployment."""
+        return command_of(self.first)
+
+    @property
+    def runner_up(self) -> Deployment | None:
+        """The best of another device, engine, format or layout."""
+        return next((d for d in self.search.ranked if d.server is not self.first.server), None)
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """A row for each deployment that was compared, the best first, in SI base units."""
+        return pd.DataFrame([_row(deployment) for deployment in self.search.ranked[:MOST_ROWS]])
+
+    @cached_property
+    def other_loads(self) -> dict[str, Deployment | None]:
+        """The best deployment at twice and at half the load."""
+        amount = self.search.demand.amount
+        return (
+            {"twice the load": self.search.at(2 * amount), "half the load": self.search.at(amount / 2)}
+            if amount
+            else {}
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it, in SI base units."""
+        demand, rival = self.search.demand, self.runner_up
+        return {
+            "question": "recommend",
+            "model": self.model,
+            "requests_per_s": demand.rate,
+            "requests": demand.requests,
+            "limits_s": demand.limits,
+            "objective": self.search.objective,
+            "cards": {name: told(deployment) for name, deployment in self.cards.items()},
+            "runner_up": rival and {**told(rival), "sure": chance_ahead(rival, self.first)},
+            "other_loads": {name: d and told(d) for name, d in self.other_loads.items()},
+            "searched": self.search.grid.text,
+            "prices": {name: price.source for name, price in self.prices.items()},
+        }
+
+    def text(self) -> str:
+        """One screen: the verdict, the cards, their commands, the runner-up, what would change it."""
+        lines = [f"What to run: {self._question}", "", *wrap(self._verdict, WIDTH), ""]
+        heads = [["", *self.cards], *self._card_lines()]
+        lines += [*aligned(heads, left=len(heads[0])), ""]
+        for name, deployment in self.cards.items():
+            of = f", on each of {deployment.n_servers:,}" if deployment.n_servers > 1 else ""
+            lines.append(f"{name}{of}: {command_of(deployment)}")
+        lines.append("")
+        notes = [self._runner_up_text(), *self._more(), *self._turns(), *self._price_turns()]
+        lines += [line for note in notes if note for line in wrap(note, WIDTH)]
+        if self.other_loads:
+            lines += ["", *aligned(cells(_OTHER, self._other_rows()), 2)]
+        lines += ["", *(line for note in self._small_print() for line in wrap(note, WIDTH))]
+        return "\n".join(lines)
+
+    @property
+    def _question(self) -> str:
+        demand, work = self.search.demand, self.first.server.work
+        load = f"{demand.amount:,.6g} {demand.unit}" if demand.amount else "as many requests as they hold"
+        within = f", {limits_text(demand.limits)}" if demand.limits else ""
+        return f"{self.model}, {load} of {work.input_tokens:,} + {work.output_tokens:,} tokens{within}"
+
+    @property
+    def _verdict(self) -> str:
+        first, limits = self.first, self.search.demand.limits
+        sure = f"; {sure_text(first.keeps)} sure to keep {limits_text(limits)}" if limits else ""
+        return f"Run {words(first)}, for {_usd(first.usd_per_hour)} an hour{sure}."
+
+    def _card_lines(self) -> list[list[str]]:
+        rows = [{**told(deployment), "deployment": deployment} for deployment in self.cards.values()]
+        return [[column.title or column.name, *(column.cell(row) for row in rows)] for column in _CARD]
+
+    def _runner_up_text(self) -> str:
+        first, rival = self.first, self.runner_up
+        if rival is None:
+            return "Nothing else holds this load within the limits at less than twice the cost."
+        chance = sure_text(chance_ahead(rival, first))
+        return (
+            f"Runner-up: {words(rival)}. It lost as it {_why_lost(rival, first, self.search.objective)}; {chance} sure "
+            "to hold more for its money after all."
+        )
+
+    def _more(self) -> list[str]:
+        """What one more server, millisecond or bit gives."""
+        first, demand = self.first, self.search.demand
+        lines, n, server = [], first.n_servers, first.server
+        if demand.amount:
+            price = self.search.price(server)
+            usd = price.usd_per_hour(server.n_devices, n + 1) - first.usd_per_hour
+            more = replace(first, n_servers=n + 1)
+            lines.append(
+                f"One more server of {server.n_devices}: {_usd(usd)} an hour more, holds {_three(more.holds)} in place "
+                f"of {_three(first.holds)}, TPOT at most {_ms(more.tpot_s)} in place of {_ms(first.tpot_s)}."
+            )
+        looser = {name: demand.limits[name] + step for name, step in LOOSER.items() if name in demand.limits}
+        lines += [self._looser(looser)] if looser else []
+        if not _is_exact(first):
+            exact = next((d for d in self.search.ranked if _is_exact(d)), None)
+            over = f"more than {_usd(search.SPEND * first.usd_per_hour)}" if exact is None else _usd(exact.usd_per_hour)
+            lines.append(
+                f"16-bit keys and values: {over} an hour" + (f" ({words(exact)})." if exact else ", or out of reach.")
+            )
+        return lines
+
+    def _looser(self, looser: Mapping[str, float]) -> str:
+        """How much more load each limit holds where it is a little longer."""
+        server, limits, said = self.first.server, self.search.demand.limits, []
+        for column, limit in looser.items():
+            holds = self.first.n_servers * server.holds_within({**limits, column: limit})
+            more = (
+                "no more"
+                if holds <= self.first.holds * (1 + 1e-6)
+                else f"{_three(holds)}, not {_three(self.first.holds)}"
+            )
+            name = limits_text({column: limit - limits[column]})
+            said.append(f"{name} longer holds {more}")
+        return f"{'; '.join(said)}."
+
+    def _turns(self) -> list[str]:
+        if not self.search.demand.amount or self.search.objective not in ("cost", "devices"):
+            return []
+        said, unit = [], self.search.demand.unit
+        for upward, word in ((False, "up to"), (True, "above")):
+            if found := self.search.turns_at(upward):
+                said.append(f"{word} {_three(found[0])} {unit} {words(found[1])}")
+        if not said:
+            return ["From half to twice the load no other server is better."]
+        return [f"At another load: {'; '.join(said)}."]
+
+    def _price_turns(self) -> list[str]:
+        """At which price of a device the answer is another, where several are compared by cost."""
+        if self.search.objective != "cost" or len(self.prices) < 2 or not self.search.demand.amount:
+            return []
+        best: dict[str, float] = {}
+        for deployment in self.search.ranked:
+            best.setdefault(deployment.server.asked, deployment.usd_per_hour)
+        own, usd = self.first.server.asked, self.first.usd_per_hour
+        others = {name: cost for name, cost in best.items() if name != own}
+        said = [f"{name} costs {100 * (1 - usd / cost):.0f} % less" for name, cost in others.items()]
+        if others:
+            said.append(f"{own} {100 * (min(others.values()) / usd - 1):.0f} % more")
+        far = [name for name in self.prices if name not in best]
+        turns = f"At other prices: another device is as cheap where {' or '.join(said)}." if said else ""
+        beyond = f"{', '.join(far)}: beyond the limits or twice the cost." if far else ""
+        return [" ".join(filter(None, (turns, beyond)))]
+
+    def _other_rows(self) -> list[dict[str, Any]]:
+        return [
+            {"load": name, "run": words(d), "usd": _usd(d.usd_per_hour)}
+            if d
+            else {"load": name, "run": "-", "usd": "-"}
+            for name, d in self.other_loads.items()
+        ]
+
+    def _small_print(self) -> list[str]:
+        """What was searched, what prices and chances are, and what it rests on."""
+        rows = [deployment.results for deployment in self.cards.values()]
+        limit = "A limit holds at the upper end of the 80 % interval of a time" if self.search.demand.limits else ""
+        spent = f"the fastest and the roomiest cost at most {_usd(self.search.spent_usd)} an hour"
+        poisson = "requests come at random (Poisson), to each server its share" if self.search.demand.rate else ""
+        said = "; ".join(filter(None, (limit, spent if len(self.cards) > 1 else "", poisson)))
+        return [
+            f"Searched: {self.search.grid.text}; as the engine has them: {AS_THE_ENGINE}.",
+            *([f"{said[0].upper()}{said[1:]}."] if said else []),
+            f"Prices an hour: {prices_text(self.prices)}.",
+            common.assumption_text(rows, common.THROUGHPUT),
+        ]
+
+
+def told(deployment: Deployment) -> Result:
+    """A deployment by names, in SI base units."""
+    row, server = deployment.results, deployment.server
+    return {
+        **_row(deployment),
+        "usd_per_million_tokens": deployment.usd_per_million_tokens,
+        "tokens_per_s": deployment.tokens_per_s,
+        **{name: row[name] for name in ("tpot_s", "ttft_s", "joules_per_token", "bound", *quality.NAMES[2:])},
+        **{f"{name}_{end}": value for name in interactivity.LIMITS for end, value in _ends(row, name)},
+        "first_limit": first_limit(deployment),
+        "sure": deployment.keeps,
+        "runs": common.competes(row),
+        "command": command_of(deployment),
+        "assumptions": list(row["assumptions"]),
+        "input_tokens": server.work.input_tokens,
+        "output_tokens": server.work.output_tokens,
+    }
+
+
+def _ends(row: Result, name: str) -> list[tuple[str, float]]:
+    return list(zip(("low", "high"), uncertainty.ends(row, name), strict=True))
+
+
+def _row(deployment: Deployment) -> Result:
+    """A row of the table: what is run, what it costs and holds."""
+    server = deployment.server
+    return {
+        "device": server.design.device.name,
+        "stack": server.fixed["stack"],
+        "weights": server.work.of_model(server.design.plan.model).weights_text.removesuffix(" weights"),
+        "quantizer": server.design.name,
+        **{name: getattr(server.work, name) for name in layouts.SPLIT},
+        "n_devices_a_server": server.n_devices,
+        "n_servers": deployment.n_servers,
+        "n_devices": deployment.n_devices,
+        "usd_per_hour": deployment.usd_per_hour,
+        "load": deployment.load,
+        "holds": deployment.holds,
+        "tpot_high_s": deployment.tpot_s,
+    }
+
+
+def first_limit(deployment: Deployment) -> str:
+    """The limit that more load would break first: TPOT, TTFT, or what the server takes at all."""
+    server, limits = deployment.server, deployment.server.demand.limits
+    if server.holds < server.most:
+        return min(limits, key=lambda name: server.holds_within({name: limits[name]})).removesuffix("_s").upper()
+    return "memory" if server.demand.rate is None else "saturated rate"
+
+
+def command_of(deployment: Deployment) -> str:
+    """The command that starts one of the servers."""
+    server = deployment.server
+    split = layouts.options(vars(server.work))
+    how = [f"--device {server.asked}", f"--model {server.design.plan.model.name}", f"--quantizer {server.design.name}"]
+    stack = f"--stack {server.work.stack}" if server.work.stack else ""
+    return " ".join(filter(None, ["dse point", *how, split, stack]))
+
+
+def words(deployment: Deployment) -> str:
+    """A deployment in words: 5 x 2 B200, vllm, fp8 keys and values, tp 2."""
+    device, stack, quantizer, split = deployment.server.name
+    n = deployment.server.n_devices
+    devices = f"{deployment.n_servers:,} x {n if n > 1 else ''} {device}".replace("  ", " ")
+    return ", ".join(filter(None, [devices, stack, f"{quantizer} keys and values", split]))
+
+
+def chance_ahead(deployment: Deployment, other: Deployment) -> float:
+    """The chance that a deployment really holds more load for its money than another."""
+    rows = deployment.results, other.results
+    gain = uncertainty.gain(*rows)
+    rates = [float(row[uncertainty.RATE]) for row in rows]
+    held = [d.holds / d.usd_per_hour for d in (deployment, other)]
+    scale = held[0] / held[1] / (rates[0] / rates[1])
+    return uncertainty.at_most(uncertainty.chance(scale * gain.low, scale * gain.high), rows)
+
+
+def _why_lost(rival: Deployment, first: Deployment, objective: str) -> str:
+    if objective == "energy":
+        return f"takes {rival.results['joules_per_token'] / first.results['joules_per_token']:.2f} times the energy"
+    if objective == "devices" and rival.n_devices > first.n_devices:
+        return f"takes {rival.n_devices:,} devices, not {first.n_devices:,}"
+    if objective == "throughput":
+        rates = (f"{_three(d.surely_tokens_per_s_a_device)} token/s" for d in (rival, first))
+        return "gives {} a device, not {}".format(*rates)
+    if rival.usd_per_hour > first.usd_per_hour * (1 + common.TIE):
+        return f"costs {_usd(rival.usd_per_hour)} an hour, {rival.usd_per_hour / first.usd_per_hour:.2f} times as much"
+    if rival.holds < first.holds * (1 - common.TIE):
+        return f"holds {_three(rival.holds)} at the same cost, not {_three(first.holds)}"
+    return f"is slower at the same cost: TPOT at most {_ms(rival.tpot_s)}, not {_ms(first.tpot_s)}"
+
+
+def _is_exact(deployment: Deployment) -> bool:
+    return not any(group.layout.needs_dequantizing for group in deployment.server.design.plan.groups)
+
+
+def _usd(usd: float) -> str:
+    return f"{usd:,.2f} USD" if usd < 1000 else f"{usd:,.0f} USD"
+
+
+def _three(number: float) -> str:
+    """Three digits, whole from a hundred on."""
+    return f"{number:,.0f}" if number >= 100 else f"{number:,.3g}"
+
+
+def _ms(seconds: float) -> str:
+    return f"{_three(1e3 * seconds)} ms"
+
+
+def prices_text(prices: Mapping[str, Price]) -> str:
+    """Prices with their sources, of one source together."""
+    by_source: dict[str, list[str]] = {}
+    for name, price in prices.items():
+        offers = [
+            f"{o.n_devices} for {o.usd_per_hour:,.4g}" if price.is_by_instance else f"{o.usd_per_hour:,.4g}"
+            for o in price.offers
+        ]
+        by_source.setdefault(price.source, []).append(f"{name} {', '.join(offers)}")
+    return "; ".join(f"{', '.join(told_of)} USD ({source})" for source, told_of in by_source.items())
+
+
+def _times_text(name: str) -> Any:
+    def text(row: Result) -> str:
+        value, low, high = (1e3 * row[f"{name}{end}"] for end in ("", "_low", "_high"))
+        return f"{_three(value)} ms ({_three(low)}-{_three(high)})"
+
+    return text
+
+
+_CARD = (
+    Column("servers", form=lambda row: f"{row['n_servers']:,} x {row['n_devices_a_server']} {row['device']}"),
+    Column("engine", form=lambda row: f"{row['stack'] or '-'}, {row['weights']} weights"),
+    Column("keys and values", form=lambda row: row["quantizer"]),
+    Column("split", form=lambda row: layouts.words(row) or "-"),
+    Column("an hour", form=lambda row: _usd(row["usd_per_hour"])),
+    Column("a million tokens", form=lambda row: _usd(row["usd_per_million_tokens"])),
+    Column("TPOT", form=_times_text("tpot_s")),
+    Column("TTFT", form=_times_text("ttft_s")),
+    Column(
+        "load", form=lambda row: f"{_three(row['load'])} of {_three(row['holds'])} ({row['load'] / row['holds']:.0%})"
+    ),
+    Column("binds first", form=lambda row: f"{row['first_limit']}; steps: {row['bound']}"),
+    Column("drop of scores", form=quality.drop_text),
+    Column("sure to keep limits", form=lambda row: sure_text(row["sure"])),
+)
+_OTHER = (Column("load", title=" "), Column("run"), Column("usd", title="an hour"))
+
+
+def recommend(
+    grid: Grid,
+    demand: Demand,
+    prices: Mapping[str, Price],
+    objective: str = "cost",
+    limits: Limits = NO_LIMITS,
+    progress: Progress | None = None,
+) -> Recommendation:
+    """The deployments of a grid that hold a load within its limits, the best by an objective.
+
+    Raises InputError where nothing does, with what comes closest.
+    """
+    found = Search.of(grid, demand, prices, objective, limits, progress)
+    model = grid.servers[0].design.plan.model.name
+    if not found.ranked:
+        raise InputError(_nothing(found))
+    cards = {FIRST[objective]: found.ranked[0]}
+    if demand.amount:
+        for name, deployment in (("fastest", found.fastest), ("most room", found.roomiest)):
+            if deployment not in cards.values():
+                cards[name] = deployment
+    return Recommendation(found, model, cards, prices)
+
+
+def _nothing(found: Search) -> str:
+    """Why nothing is recommended, what comes closest, and which limit to relax by how much."""
+    demand, limits = found.demand, found.limits
+    if found.found:  # it is the money, or the devices that there are
+        nearest = min(found.found, key=lambda d: d.usd_per_hour)
+        fits = [d for d in found.found if d.n_devices <= limits.counts.get(d.server.asked, math.inf)]
+        if fits and limits.usd_per_hour < math.inf:
+            nearest = min(fits, key=lambda d: d.usd_per_hour)
+            return (
+                f"budget = {limits.usd_per_hour:g}/h: the cheapest that holds {_three(nearest.load)} {demand.unit} "
+                f"within the limits costs {_usd(nearest.usd_per_hour)} an hour ({words(nearest)}): raise --budget, or "
+                "serve less"
+            )
+        return (
+            f"devices: those that there are hold less than {_three(nearest.load)} {demand.unit} within the limits: the "
+            f"cheapest that holds it is {words(nearest)}"
+        )
+    servers = [server for server in found.grid.servers if common.competes(server.fixed)]
+    if not servers:
+        return f"{common.NONE_RUNS}"
+    if not (fitting := [server for server in servers if server.most]):
+        reason = servers[-1].point.infeasible_reason
+        return f"no layout fits: {reason}: add --most, other --devices, or --weights of fewer bits"
+    least = [(server, server.least_times) for server in fitting]
+    server, times = min(least, key=lambda pair: max(pair[1][name] / limit for name, limit in demand.limits.items()))
+    alone = replace(_alone(server, found), load=0.0)
+    needed = [name for name, limit in demand.limits.items() if times[name] > limit]
+    asked = " and ".join(f"--max-{name.removesuffix('_s')} {_up(times[name])}" for name in needed)
+    return (
+        f"nothing surely keeps {limits_text(demand.limits)}: closest comes {words(alone)}, hardly loaded: "
+        f"{limits_text({name: times[name] for name in needed})}: use {asked} or more"
+    )
+
+
+def _alone(server: search.Server, found: Search) -> Deployment:
+    return Deployment(server, 1, found.price(server).usd_per_hour(server.n_devices, 1), 1.0)
+
+
+def _up(seconds: float) -> str:
+    """A time that is rounded up, as an option takes it."""
+    ms = 1e3 * seconds
+    digits = 10 ** max(math.floor(math.log10(ms)) - 2, -3)
+    return f"{math.ceil(ms / digits) * digits:.6g}ms"
