@@ -374,8 +374,9 @@ class Search:
         progress: Progress | None = None,
     ) -> "Search":
         """Search the grid, what is cheapest if it were full first: what costs more than `SPEND` times the best even so
-        is the best neither at this load nor at half or twice of it."""
-        tried = []
+        is the best neither at this load nor at half or twice of it. Where there are only so many devices all are tried.
+        """
+        tried, prunes = [], objective == "cost" and not limits.counts
         for server in each(grid.servers, progress, "servers"):
             if common.competes(server.fixed) and server.most:
                 price, n_least = prices[server.asked], 1
@@ -385,7 +386,7 @@ class Search:
         tried.sort(key=lambda pair: pair[0])
         best_usd, found = math.inf, []
         for least_usd, server in tried:
-            if objective == "cost" and least_usd > SPEND * best_usd * (1 + common.TIE):
+            if prunes and least_usd > SPEND * best_usd * (1 + common.TIE):
                 break
             if server.holds:
                 deployment = _deployment(server, demand, prices, limits)

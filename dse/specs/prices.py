@@ -112,7 +112,11 @@ def prices_of(
         elif device.usd_per_hour:
             found[asked] = Price((Offer(1, device.usd_per_hour.si),), device.usd_per_hour.source)
         else:
-            raise InputError(f"price: the file of {device.name} has none: add --price {asked}=USD, an hour of a device")
+            listed = [name for name, known in clouds().items() if device.name.lower() in known]
+            raise InputError(
+                f"price: the file of {device.name} has none: add --price {asked}=USD, an hour of a device"
+                + (f", or --cloud {listed[0]}" if listed else "")
+            )
     if given:
         name = next(iter(given))
         raise InputError(f"price = {name}={given[name]:g}: no such device is compared: {did_you_mean(name, devices)}")

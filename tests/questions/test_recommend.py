@@ -1,0 +1,261 @@
+"""What to run: beside a twin that evaluates every deployment by itself, prices by hand, and what is refused."""
+
+import json
+import math
+import random
+from itertools import count
+
+import pytest
+
+import dse
+from cases import each, quick_first
+from dse.core.errors import InputError
+from dse.model import uncertainty
+from dse.specs import prices
+from dse.specs.prices import Offer, Price
+
+#: of small models and few devices, so that the twin ends
+MODELS = ("llama3.1-8b", "qwen3-8b", "gpt-oss-20b", "mistral-7b")
+DEVICES = ("h100", "l40s", "a100-80gb", "b200", "rtx-4090")
+TIE = 1 + 1e-9
+
+
+def problem(seed):
+    """A drawn question: what `dse.recommend` is given."""
+    lot = random.Random(seed)
+    asked = {
+        "model": lot.choice(MODELS),
+        "devices": lot.sample(DEVICES, lot.choice((1, 2))),
+        "engines": [lot.choice(("vllm", "sglang"))],
+        "quantizers": lot.sample(("fp16", "fp8"), lot.choice((1, 2))),
+        "input_tokens": lot.choice((200, 2048, 8192)),
+        "output_tokens": lot.choice((50, 500)),
+        "max_tpot": lot.choice((None, "20 ms", "60 ms")),
+        "max_ttft": lot.choice((None, "1 s", "3 s")),
+        "most": lot.choice((2, 4)),
+    }
+    if seed % 2:
+        return {**asked, "rate": lot.choice((0.5, 3.0, 11.0))}
+    return {**asked, "requests": lot.choice((3, 17, 60))}
+
+
+def splits(most):
+    return [(tp, pp) for tp in (1, 2, 4) for pp in (1, 2, 4) if tp * pp <= most]
+
+
+def limits_of(asked):
+    """Seconds by column."""
+    texts = {"tpot_s": asked["max_tpot"], "ttft_s": asked["max_ttft"]}
+    return {name: float(text.split()[0]) / (1e3 if "ms" in text else 1) for name, text in texts.items() if text}
+
+
+def holds_at_once(asked, design, n):
+    """Whether a server surely keeps the limits with `n` requests at all times, all of them in memory."""
+    found = dse.evaluate(*design[:3], batch=n, **design[3])
+    if not found["feasible"] or not found["runs"] or not found["fits_whole_batch"]:
+        return False
+    return all(uncertainty.ends(found, name)[1] <= limit * TIE for name, limit in limits_of(asked).items())
+
+
+def holds_rate(asked, design, rate):
+    """Whether a server surely keeps the limits at a rate, up to 0.9 of what it serves at the low end when full."""
+    full = dse.evaluate(*design[:3], **design[3])
+    if not full["feasible"] or not full["runs"]:
+        return False
+    found = dse.load(*design[:3], loads=[0.9], **design[3])
+    low = min(uncertainty.of_column(full, uncertainty.RATE).low, 1.0)
+    if rate > 0.9 * low * found.full_requests_per_s * TIE:
+        return False
+    waits = found.at(rate)
+    return all(waits[name] * found.late[name] <= limit * TIE for name, limit in limits_of(asked).items())
+
+
+def twin(asked):
+    """The least USD an hour and the deployments that cost it: devices, format, tp, pp and servers; each by itself."""
+    held = holds_rate if "rate" in asked else holds_at_once
+    costs = {}
+    for device in asked["devices"]:
+        usd = dse.device(device).usd_per_hour.si
+        for quantizer in asked["quantizers"]:
+            for tp, pp in splits(asked["most"]):
+                more = {name: asked[name] for name in ("input_tokens", "output_tokens")}
+                more |= {"tp": tp, "pp": pp, "stack": asked["engines"][0]}
+                ways = [more, {**more, "ep": tp}] if "oss" in asked["model"] and tp > 1 else [more]
+                for way in ways:
+                    way |= {"pp_batches": 1} if "rate" in asked and pp > 1 else {}
+                    for n in count(1):
+                        load = asked["rate"] / n if "rate" in asked else math.ceil(asked["requests"] / n)
+                        if held(asked, (device, asked["model"], quantizer, way), load):
+                            costs[device, quantizer, tp, pp, way.get("ep", 1), n] = n * tp * pp * usd
+                            break
+                        if load < 0.02 or n == asked.get("requests"):
+                            break
+    best = min(costs.values(), default=None)
+    return best, {name for name, usd in costs.items() if best and usd <= best * TIE}
+
+
+@quick_first(4, "seed", range(60))
+def test_the_cheapest_is_that_of_every_deployment_evaluated_by_itself(seed):
+    asked = problem(seed)
+    usd, names = twin(asked)
+    if usd is None:
+        with pytest.raises(InputError):
+            dse.recommend(**asked)
+        return
+    best = dse.recommend(**asked).best
+    assert best["usd_per_hour"] == pytest.approx(usd)
+    assert (best["device"].lower(), *(best[name] for name in ("quantizer", "tp", "pp", "ep", "n_servers"))) in names
+
+
+ASKED = {"model": "qwen3-32b", "input_tokens": 4096, "output_tokens": 500, "max_tpot": "30 ms", "max_ttft": "1 s"}
+
+
+@pytest.fixture(scope="module")
+def found():
+    return dse.recommend(devices=["h100", "b200", "l40s"], rate=20, **ASKED)
+
+
+def test_cards_keep_their_promises(found):
+    cards = found.cards
+    assert list(cards) == ["cheapest", "fastest", "most room"]
+    cheapest, fastest, roomiest = cards.values()
+    assert cheapest.usd_per_hour == min(found.table["usd_per_hour"])
+    assert max(fastest.usd_per_hour, roomiest.usd_per_hour) <= 2 * cheapest.usd_per_hour
+    assert fastest.tpot_s <= min(cheapest.tpot_s, roomiest.tpot_s)
+    assert roomiest.holds >= max(cheapest.holds, fastest.holds)
+    for card in cards.values():
+        assert card.load == 20 <= card.holds
+        assert card.usd_per_million_tokens == pytest.approx(card.usd_per_hour / (3600 * 20 * 500) * 1e6)
+
+
+def test_what_it_holds_is_what_load_says():
+    """The same number wherever it is read: `dse load` at the limits, where a limit binds and not saturation."""
+    asked = {**ASKED, "max_tpot": "20 ms"}
+    best = dse.recommend(devices=["h100"], quantizers=["fp8"], engines=["vllm"], rate=2, **asked).best
+    assert best["first_limit"] == "TPOT"
+    limits = {name: asked[name] for name in ("max_tpot", "max_ttft")}
+    one = dse.load(
+        "h100", "qwen3-32b", "fp8", input_tokens=4096, output_tokens=500, tp=best["tp"], stack="vllm", **limits
+    )
+    assert best["holds"] == pytest.approx(best["n_servers"] * one.most_within(one.limits))
+
+
+def test_more_load_costs_no_less(found):
+    usd = [found.search.at(load).usd_per_hour for load in (10, 12, 15, 20, 25, 31, 40)]
+    assert usd == sorted(usd)
+    assert found.other_loads["twice the load"].usd_per_hour == usd[-1]
+    for load, factor in ((40, 2), (10, 0.5)):
+        again = dse.recommend(devices=["h100", "b200", "l40s"], rate=load, **ASKED)
+        assert again.first.usd_per_hour == pytest.approx(found.search.at(20 * factor).usd_per_hour)
+
+
+def test_the_answer_turns_where_it_says(found):
+    for upward in (True, False):
+        if turn := found.search.turns_at(upward):
+            load, other = turn
+            at = dse.recommend(
+                devices=["h100", "b200", "l40s"], rate=load * (1 + 1e-6 * (1 if upward else -1)), **ASKED
+            )
+            assert at.first.server.name == other.server.name
+
+
+def test_as_much_as_the_devices_hold_is_the_best_of_interactivity():
+    """DeepSeek-R1 on 8 H200 within 50 ms: one answer, by both questions and over the same layouts."""
+    asked = {"input_tokens": 4096, "output_tokens": 500, "max_tpot": "50 ms"}
+    best = dse.recommend(model="deepseek-r1", devices=["8xh200"], engines=["vllm"], most=8, **asked).best
+    curve = dse.interactivity("h200", "deepseek-r1", splits=[8], stack="vllm", **asked).best
+    assert best["n_devices"] == 8
+    for name in ("quantizer", "tp", "ep", "dp_attention", "dcp"):
+        assert best[name] == curve[name]
+    assert best["load"] == curve["batch"]
+    assert best["tokens_per_s"] == pytest.approx(curve["throughput_tokens_per_s"])
+
+
+def test_text_and_json_of_the_command(run):
+    line = (
+        "recommend --model qwen3-8b --devices h100,rtx-4090 --requests 20 --input 2k --output 100 --tpot 30ms --engines vllm"
+    )
+    status, text, _ = run(*line.split())
+    assert status == 0
+    assert text.startswith("What to run: qwen3-8b, 20 requests at once of 2,048 + 100 tokens, TPOT 30 ms\n\nRun ")
+    for word in (
+        "cheapest",
+        "a million tokens",
+        "Runner-up:",
+        "twice the load",
+        "half the load",
+        "Prices an hour: h100 3",
+    ):
+        assert word in text
+    assert max(map(len, text.splitlines()[:20])) <= 120
+    document = json.loads(run(*line.split(), "--json")[1])
+    assert document["requests"] == 20
+    assert document["cards"]["cheapest"]["sure"] >= 0.9
+
+
+@each(
+    ("more", "says"),
+    [
+        ({"max_tpot": "1 ms", "rate": 1}, "nothing surely keeps TPOT 1 ms"),
+        ({"max_ttft": "1 ms", "rate": 1}, "--max-ttft"),
+        ({"rate": 1, "requests": 2}, "give one of both"),
+        ({}, "rate is missing"),
+        ({"rate": 50, "budget": "1/h"}, "one device costs 3 USD"),
+        ({"rate": 50, "budget": "7/h"}, "raise --budget"),
+        ({"rate": 50, "budget": "free"}, "must be USD an hour above 0"),
+        ({"rate": 50, "devices": ["1xh100"]}, "those that there are hold less than 50 requests/s"),
+        ({"rate": 1, "price": ["h100=0"]}, "above 0"),
+        ({"rate": 1, "price": ["b200=2"]}, "no such device is compared"),
+        ({"rate": 1, "cloud": "gcp"}, "cloud = 'gcp'"),
+        ({"rate": 1, "cloud": "aws", "devices": ["h200"]}, "no list price of H200"),
+        ({"rate": 1, "devices": ["mi300x"]}, "the file of MI300X has none"),
+        ({"rate": 1, "devices": ["h100", "h100"]}, "is there twice"),
+        ({"rate": 1, "engines": ["vlm"]}, "vlm"),
+        ({"rate": 0.0}, "rate = 0"),
+        ({"rate": 1, "devices": ["rtx-4090"], "model": "llama3.1-405b", "most": 1}, "no layout fits"),
+    ],
+)
+def test_refused_in_a_line(more, says):
+    asked = {"model": "qwen3-8b", "devices": ["h100"], "quantizers": ["fp16"], **more}
+    with pytest.raises(InputError) as error:
+        dse.recommend(**asked)
+    assert says in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_drop_of_scores_that_is_not_known_to_be_small_is_left_out():
+    best = dse.recommend(devices=["h100"], rate=5, max_drop=0.01, **ASKED)
+    assert set(best.table["quantizer"]) == {"fp16"}
+
+
+class TestPrices:
+    def test_of_whole_instances(self):
+        """AWS, 2026-10-01: a p5.4xlarge has 1 H100 for 6.88 USD, a p5.48xlarge 8 for 55.04."""
+        h100 = prices.clouds()["aws"]["h100"]
+        assert h100.usd_per_hour(1, 3) == pytest.approx(3 * 6.88)
+        assert h100.usd_per_hour(2, 3) == pytest.approx(55.04)
+        assert h100.usd_per_hour(4, 3) == pytest.approx(2 * 55.04)
+        assert h100.usd_per_hour(16, 2) == pytest.approx(4 * 55.04)
+
+    def test_the_cheapest_mix_of_instances(self):
+        """Beside every way to fill up to 5 instances of each kind."""
+        price = Price((Offer(1, 1.0), Offer(4, 3.5), Offer(8, 6.0)), "by hand", True)
+        for n, servers in [(n, servers) for n in (1, 2, 4) for servers in range(1, 12)]:
+            ways = [(a, b, c) for a in range(12) for b in range(12) for c in range(8)]
+            costs = [a + 3.5 * b + 6 * c for a, b, c in ways if a * (1 // n) + b * (4 // n) + c * (8 // n) >= servers]
+            assert price.usd_per_hour(n, servers) == pytest.approx(min(costs))
+
+    def test_a_price_of_ones_own_comes_first(self):
+        device = dse.device("h100")
+        assert prices.prices_of({"h100": device}, "aws", {"h100": 2.1})["h100"].usd_per_hour(4, 2) == pytest.approx(
+            16.8
+        )
+        assert prices.prices_of({"h100": device})["h100"].usd_per_hour(1, 1) == device.usd_per_hour.si
+
+
+def test_half_the_price_changes_the_answer_where_it_says(found):
+    """The line of prices: H100 at the price that it names is as cheap."""
+    h100 = next(d for d in found.search.ranked if d.server.asked == "h100")
+    factor = found.first.usd_per_hour / h100.usd_per_hour
+    cheaper = dse.recommend(devices=["h100", "b200", "l40s"], rate=20, price=[f"h100={3 * factor * 0.99}"], **ASKED)
+    assert cheaper.best["device"] == "H100"
