@@ -1626,7 +1626,7 @@ def recommend(
     objective: What must be best.
     budget: Most USD an hour.
     max_drop: No KV format whose published scores drop by more, or where that cannot be told.
-    engines: Engines to choose from; default: vllm and sglang.
+    engines: Engines to choose from; default: vllm, sglang and trtllm.
     quantizers: KV quantizers to choose from; default: fp16 and all that the engine runs there for the
         model.
     cloud: List prices of this cloud, by whole instance; default: the prices of device files.

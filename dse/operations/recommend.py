@@ -79,7 +79,7 @@ class Recommend(AssumesLike, WithLimits, Sourced, WithFigure):
         None, "No KV format whose published scores drop by more, or where that cannot be told.", PERCENT, metavar="1%"
     )
     engines: Sequence[str] | None = option(
-        None, "Engines to choose from; default: vllm and sglang.", NAMES, metavar="A,B"
+        None, "Engines to choose from; default: vllm, sglang and trtllm.", NAMES, metavar="A,B"
     )
     quantizers: Sequence[Quantizer] | None = option(
         None,

@@ -96,7 +96,7 @@ class Recommendation(QuestionAnswer):
 
     def text(self) -> str:
         """One screen: the verdict, the cards, their commands, the runner-up, what would change it."""
-        lines = [f"What to run: {self._question}", "", *wrap(self._verdict, WIDTH), ""]
+        lines = [f"What to run: {self.question}", "", *wrap(self.verdict, WIDTH), ""]
         heads = [["", *self.cards], *self._card_lines()]
         lines += [*aligned(heads, left=len(heads[0])), ""]
         for name, deployment in self.cards.items():
@@ -111,14 +111,16 @@ class Recommendation(QuestionAnswer):
         return "\n".join(lines)
 
     @property
-    def _question(self) -> str:
+    def question(self) -> str:
+        """The model, the load and the limits, in words."""
         demand, work = self.search.demand, self.first.server.work
         load = f"{demand.amount:,.6g} {demand.unit}" if demand.amount else "as many requests as they hold"
         within = f", {limits_text(demand.limits)}" if demand.limits else ""
         return f"{self.model}, {load} of {work.input_tokens:,} + {work.output_tokens:,} tokens{within}"
 
     @property
-    def _verdict(self) -> str:
+    def verdict(self) -> str:
+        """The best deployment, in a sentence."""
         first, limits = self.first, self.search.demand.limits
         sure = f"; {sure_text(first.keeps)} sure to keep {limits_text(limits)}" if limits else ""
         return f"Run {words(first)}, for {_usd(first.usd_per_hour)} an hour{sure}."

@@ -27,7 +27,7 @@ from dse.specs.workload import Workload
 #: share of the saturated rate up to which times at a rate hold in closed form
 MOST_LOAD = load.LOADS[-1]
 #: engines that are tried where none are named and the device has measured stacks
-ENGINES = ("vllm", "sglang")
+ENGINES = ("vllm", "sglang", "trtllm")
 #: devices of a server at most, where none are asked for: two nodes of eight
 MOST_DEVICES = 16
 #: servers that a search tries at most
