@@ -1592,7 +1592,7 @@ def recommend(
     budget: str | None = None,
     max_drop: float | None = None,
     engines: Sequence[str] | None = None,
-    quantizers: Sequence[Quantizer] | None = None,
+    quantizers: Sequence[str] | None = None,
     cloud: Literal["aws", "azure"] | None = None,
     price: Sequence[str] = (),
     most: int | None = None,
@@ -1644,9 +1644,9 @@ def recommend(
     Returns: The deployments that hold the load within the limits.
     Raises InputError and SpecError for names, files and values, LimitError beyond what can be computed.
 
-    >>> found = dse.recommend(model="qwen3-32b", devices=["h100", "l40s"], requests=64, input_tokens=4096)
-    >>> found.best["device"]
-    'H100'
+    >>> found = dse.recommend(model="qwen3-32b", devices=["h100", "l40s"], rate=2, max_tpot="30 ms")
+    >>> found.best["device"], found.best["n_servers"]
+    ('H100', 1)
     """
 
 def report(

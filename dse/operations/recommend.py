@@ -1,4 +1,4 @@
-"""What to run: `dse recommend`."""
+"""Advice for a load: `dse recommend`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from dse.operations.declare import SILENT, Console, operation, option, work
 from dse.operations.shared import (
     AssumesLike,
     Model,
-    Quantizer,
     Sourced,
     WithFigure,
     WithLimits,
@@ -51,9 +50,9 @@ class Recommend(AssumesLike, WithLimits, Sourced, WithFigure):
     and whole nodes, each in as many servers as hold the load within the limits at the upper end of their intervals.
     The load is a rate, or a number of requests at all times; without one, as much as the devices hold (8xh200).
 
-    >>> found = dse.recommend(model="qwen3-32b", devices=["h100", "l40s"], requests=64, input_tokens=4096)
-    >>> found.best["device"]
-    'H100'
+    >>> found = dse.recommend(model="qwen3-32b", devices=["h100", "l40s"], rate=2, max_tpot="30 ms")
+    >>> found.best["device"], found.best["n_servers"]
+    ('H100', 1)
     """
 
     model: Model = model_option()
@@ -81,7 +80,7 @@ class Recommend(AssumesLike, WithLimits, Sourced, WithFigure):
     engines: Sequence[str] | None = option(
         None, "Engines to choose from; default: vllm, sglang and trtllm.", NAMES, metavar="A,B"
     )
-    quantizers: Sequence[Quantizer] | None = option(
+    quantizers: Sequence[str] | None = option(
         None,
         "KV quantizers to choose from; default: fp16 and all that the engine runs there for the model.",
         NAMES,
@@ -117,23 +116,18 @@ class Recommend(AssumesLike, WithLimits, Sourced, WithFigure):
         if budget_usd < least:
             raise InputError(f"budget = {show(self.budget)}: one device costs {least:,.4g} USD an hour: give more")
         demand = search.Demand(self.rate, self.requests, limits_s)
-        names = None if self.quantizers is None else several(self.quantizers)
-        found = search.grid(
-            devices,
-            language_model(self.model),
-            self.workload,
-            demand,
-            engines=None if self.engines is None else several(self.engines),
-            quantizers=names,
-            bits=self.source() or CLOSED,
+        choices = search.Choices(
+            engines=None if self.engines is None else tuple(several(self.engines)),
+            quantizers=None if self.quantizers is None else tuple(several(self.quantizers)),
             most=self.most or search.MOST_DEVICES,
             any_size=self.any_size,
-            counts=counts,
             max_drop_frac=self.max_drop,
+            bits=self.source() or CLOSED,
         )
+        found = search.grid(devices, language_model(self.model), self.workload, demand, choices, counts)
         objective = self.objective if demand.amount else "throughput"
-        limits = search.Limits(budget_usd, counts)
-        answer = recommend.recommend(found, demand, priced, objective, limits, console.progress)
+        budget = search.Budget(budget_usd, counts)
+        answer = recommend.recommend(found, demand, priced, objective, budget, console.progress)
         self.say_left_out(self.workload.output_tokens, console)
         return answer
 

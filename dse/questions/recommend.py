@@ -15,7 +15,8 @@ from dse.core.progress import Progress
 from dse.model import quality, uncertainty
 from dse.questions import common, interactivity, layouts, search
 from dse.questions.common import QuestionAnswer, Result, limits_text, sure_text
-from dse.questions.search import Demand, Deployment, Grid, Limits, Search
+from dse.questions.search import Budget, Demand, Fleet, Grid, Search
+from dse.questions.serve_command import ServeCommand, serve_command
 from dse.specs.prices import Price
 
 #: heads of the first card, by objective
@@ -27,7 +28,7 @@ AS_THE_ENGINE = "memory utilization, batched tokens, sequences at once, type of 
 #: how much longer limits are looked at, in seconds by column
 LOOSER = {"tpot_s": 1e-3, "ttft_s": 0.1}
 #: any budget, any number of devices
-NO_LIMITS = Limits()
+NO_BUDGET = Budget()
 #: deployments of the table
 MOST_ROWS = 200
 
@@ -38,7 +39,7 @@ class Recommendation(QuestionAnswer):
 
     search: Search
     model: str
-    cards: dict[str, Deployment]
+    cards: dict[str, Fleet]
     #: the prices by device
     prices: Mapping[str, Price]
 
@@ -48,17 +49,17 @@ class Recommendation(QuestionAnswer):
         return told(self.first)
 
     @property
-    def first(self) -> Deployment:
+    def first(self) -> Fleet:
         """The best deployment by the objective."""
         return next(iter(self.cards.values()))
 
     @property
     def command(self) -> str:
-        """The command that starts a server of the best deployment."""
-        return command_of(self.first)
+        """The command that starts a server of the best deployment; "" where there is none."""
+        return command_of(self.first).line
 
     @property
-    def runner_up(self) -> Deployment | None:
+    def runner_up(self) -> Fleet | None:
         """The best of another device, engine, format or layout."""
         return next((d for d in self.search.ranked if d.server is not self.first.server), None)
 
@@ -68,7 +69,7 @@ class Recommendation(QuestionAnswer):
         return pd.DataFrame([_row(deployment) for deployment in self.search.ranked[:MOST_ROWS]])
 
     @cached_property
-    def other_loads(self) -> dict[str, Deployment | None]:
+    def other_loads(self) -> dict[str, Fleet | None]:
         """The best deployment at twice and at half the load."""
         amount = self.search.demand.amount
         return (
@@ -101,7 +102,7 @@ class Recommendation(QuestionAnswer):
         lines += [*aligned(heads, left=len(heads[0])), ""]
         for name, deployment in self.cards.items():
             of = f", on each of {deployment.n_servers:,}" if deployment.n_servers > 1 else ""
-            lines.append(f"{name}{of}: {command_of(deployment)}")
+            lines.append(f"{name}{of}: {_command_text(deployment)}")
         lines.append("")
         notes = [self._runner_up_text(), *self._more(), *self._turns(), *self._price_turns()]
         lines += [line for note in notes if note for line in wrap(note, WIDTH)]
@@ -126,8 +127,9 @@ class Recommendation(QuestionAnswer):
         return f"Run {words(first)}, for {_usd(first.usd_per_hour)} an hour{sure}."
 
     def _card_lines(self) -> list[list[str]]:
-        rows = [{**told(deployment), "deployment": deployment} for deployment in self.cards.values()]
-        return [[column.title or column.name, *(column.cell(row) for row in rows)] for column in _CARD]
+        rows = [told(deployment) for deployment in self.cards.values()]
+        shown = _CARD if self.search.demand.limits else _CARD[:-1]
+        return [[column.title or column.name, *(column.cell(row) for row in rows)] for column in shown]
 
     def _runner_up_text(self) -> str:
         first, rival = self.first, self.runner_up
@@ -140,7 +142,7 @@ class Recommendation(QuestionAnswer):
         )
 
     def _more(self) -> list[str]:
-        """What one more server, millisecond or bit gives."""
+        """Gains of one more server, of longer limits, of 16-bit keys and values."""
         first, demand = self.first, self.search.demand
         lines, n, server = [], first.n_servers, first.server
         if demand.amount:
@@ -153,8 +155,8 @@ class Recommendation(QuestionAnswer):
             )
         looser = {name: demand.limits[name] + step for name, step in LOOSER.items() if name in demand.limits}
         lines += [self._looser(looser)] if looser else []
-        if not _is_exact(first):
-            exact = next((d for d in self.search.ranked if _is_exact(d)), None)
+        if not server.is_exact:
+            exact = next((d for d in self.search.ranked if d.server.is_exact), None)
             over = f"more than {_usd(search.SPEND * first.usd_per_hour)}" if exact is None else _usd(exact.usd_per_hour)
             lines.append(
                 f"16-bit keys and values: {over} an hour" + (f" ({words(exact)})." if exact else ", or out of reach.")
@@ -212,23 +214,25 @@ class Recommendation(QuestionAnswer):
         ]
 
     def _small_print(self) -> list[str]:
-        """What was searched, what prices and chances are, and what it rests on."""
+        """The grid, and what prices and chances are, and what it rests on."""
         rows = [deployment.results for deployment in self.cards.values()]
         limit = "A limit holds at the upper end of the 80 % interval of a time" if self.search.demand.limits else ""
         spent = f"the fastest and the roomiest cost at most {_usd(self.search.spent_usd)} an hour"
         poisson = "requests come at random (Poisson), to each server its share" if self.search.demand.rate else ""
         said = "; ".join(filter(None, (limit, spent if len(self.cards) > 1 else "", poisson)))
+        names = self.search.grid.left_out
+        left_out = f" Left out for the drop of scores, or as nobody published it: {', '.join(names)}." if names else ""
         return [
-            f"Searched: {self.search.grid.text}; as the engine has them: {AS_THE_ENGINE}.",
+            f"Searched: {self.search.grid.text}; as the engine has them: {AS_THE_ENGINE}.{left_out}",
             *([f"{said[0].upper()}{said[1:]}."] if said else []),
             f"Prices an hour: {prices_text(self.prices)}.",
             common.assumption_text(rows, common.THROUGHPUT),
         ]
 
 
-def told(deployment: Deployment) -> Result:
+def told(deployment: Fleet) -> Result:
     """A deployment by names, in SI base units."""
-    row, server = deployment.results, deployment.server
+    row, server, command = deployment.results, deployment.server, command_of(deployment)
     return {
         **_row(deployment),
         "usd_per_million_tokens": deployment.usd_per_million_tokens,
@@ -238,7 +242,8 @@ def told(deployment: Deployment) -> Result:
         "first_limit": first_limit(deployment),
         "sure": deployment.keeps,
         "runs": common.competes(row),
-        "command": command_of(deployment),
+        "command": command.line,
+        "not_in_command": list(command.cannot),
         "assumptions": list(row["assumptions"]),
         "input_tokens": server.work.input_tokens,
         "output_tokens": server.work.output_tokens,
@@ -249,7 +254,7 @@ def _ends(row: Result, name: str) -> list[tuple[str, float]]:
     return list(zip(("low", "high"), uncertainty.ends(row, name), strict=True))
 
 
-def _row(deployment: Deployment) -> Result:
+def _row(deployment: Fleet) -> Result:
     """A row of the table: what is run, what it costs and holds."""
     server = deployment.server
     return {
@@ -268,7 +273,7 @@ def _row(deployment: Deployment) -> Result:
     }
 
 
-def first_limit(deployment: Deployment) -> str:
+def first_limit(deployment: Fleet) -> str:
     """The limit that more load would break first: TPOT, TTFT, or what the server takes at all."""
     server, limits = deployment.server, deployment.server.demand.limits
     if server.holds < server.most:
@@ -276,16 +281,21 @@ def first_limit(deployment: Deployment) -> str:
     return "memory" if server.demand.rate is None else "saturated rate"
 
 
-def command_of(deployment: Deployment) -> str:
-    """The command that starts one of the servers."""
+def command_of(deployment: Fleet) -> ServeCommand:
+    """The command that starts one of the servers, and what it does not say."""
     server = deployment.server
-    split = layouts.options(vars(server.work))
-    how = [f"--device {server.asked}", f"--model {server.design.plan.model.name}", f"--quantizer {server.design.name}"]
-    stack = f"--stack {server.work.stack}" if server.work.stack else ""
-    return " ".join(filter(None, ["dse point", *how, split, stack]))
+    return serve_command(server.design.device, server.design.plan, replace(server.work, pp_batches=None))
 
 
-def words(deployment: Deployment) -> str:
+def _command_text(deployment: Fleet) -> str:
+    command = command_of(deployment)
+    lacks = "; ".join(command.cannot)
+    if not command.line:
+        return f"no command: {lacks}"
+    return f"{command.line}  (not in this line: {lacks})" if lacks else command.line
+
+
+def words(deployment: Fleet) -> str:
     """A deployment in words: 5 x 2 B200, vllm, fp8 keys and values, tp 2."""
     device, stack, quantizer, split = deployment.server.name
     n = deployment.server.n_devices
@@ -293,7 +303,7 @@ def words(deployment: Deployment) -> str:
     return ", ".join(filter(None, [devices, stack, f"{quantizer} keys and values", split]))
 
 
-def chance_ahead(deployment: Deployment, other: Deployment) -> float:
+def chance_ahead(deployment: Fleet, other: Fleet) -> float:
     """The chance that a deployment really holds more load for its money than another."""
     rows = deployment.results, other.results
     gain = uncertainty.gain(*rows)
@@ -303,7 +313,7 @@ def chance_ahead(deployment: Deployment, other: Deployment) -> float:
     return uncertainty.at_most(uncertainty.chance(scale * gain.low, scale * gain.high), rows)
 
 
-def _why_lost(rival: Deployment, first: Deployment, objective: str) -> str:
+def _why_lost(rival: Fleet, first: Fleet, objective: str) -> str:
     if objective == "energy":
         return f"takes {rival.results['joules_per_token'] / first.results['joules_per_token']:.2f} times the energy"
     if objective == "devices" and rival.n_devices > first.n_devices:
@@ -313,13 +323,12 @@ def _why_lost(rival: Deployment, first: Deployment, objective: str) -> str:
         return "gives {} a device, not {}".format(*rates)
     if rival.usd_per_hour > first.usd_per_hour * (1 + common.TIE):
         return f"costs {_usd(rival.usd_per_hour)} an hour, {rival.usd_per_hour / first.usd_per_hour:.2f} times as much"
+    if first.server.is_exact and not rival.server.is_exact:
+        drop = quality.drop_text(rival.results)
+        return f"stores fewer bits at the same cost (drop of scores {drop}), though it holds {_three(rival.holds)}"
     if rival.holds < first.holds * (1 - common.TIE):
         return f"holds {_three(rival.holds)} at the same cost, not {_three(first.holds)}"
     return f"is slower at the same cost: TPOT at most {_ms(rival.tpot_s)}, not {_ms(first.tpot_s)}"
-
-
-def _is_exact(deployment: Deployment) -> bool:
-    return not any(group.layout.needs_dequantizing for group in deployment.server.design.plan.groups)
 
 
 def _usd(usd: float) -> str:
@@ -379,14 +388,14 @@ def recommend(
     demand: Demand,
     prices: Mapping[str, Price],
     objective: str = "cost",
-    limits: Limits = NO_LIMITS,
+    budget: Budget = NO_BUDGET,
     progress: Progress | None = None,
 ) -> Recommendation:
     """The deployments of a grid that hold a load within its limits, the best by an objective.
 
     Raises InputError where nothing does, with what comes closest.
     """
-    found = Search.of(grid, demand, prices, objective, limits, progress)
+    found = Search.of(grid, demand, prices, objective, budget, progress)
     model = grid.servers[0].design.plan.model.name
     if not found.ranked:
         raise InputError(_nothing(found))
@@ -400,14 +409,14 @@ def recommend(
 
 def _nothing(found: Search) -> str:
     """Why nothing is recommended, what comes closest, and which limit to relax by how much."""
-    demand, limits = found.demand, found.limits
+    demand, budget = found.demand, found.budget
     if found.found:  # it is the money, or the devices that there are
         nearest = min(found.found, key=lambda d: d.usd_per_hour)
-        fits = [d for d in found.found if d.n_devices <= limits.counts.get(d.server.asked, math.inf)]
-        if fits and limits.usd_per_hour < math.inf:
+        fits = [d for d in found.found if d.n_devices <= budget.counts.get(d.server.asked, math.inf)]
+        if fits and budget.usd_per_hour < math.inf:
             nearest = min(fits, key=lambda d: d.usd_per_hour)
             return (
-                f"budget = {limits.usd_per_hour:g}/h: the cheapest that holds {_three(nearest.load)} {demand.unit} "
+                f"budget = {budget.usd_per_hour:g}/h: the cheapest that holds {_three(nearest.load)} {demand.unit} "
                 f"within the limits costs {_usd(nearest.usd_per_hour)} an hour ({words(nearest)}): raise --budget, or "
                 "serve less"
             )
@@ -432,8 +441,8 @@ def _nothing(found: Search) -> str:
     )
 
 
-def _alone(server: search.Server, found: Search) -> Deployment:
-    return Deployment(server, 1, found.price(server).usd_per_hour(server.n_devices, 1), 1.0)
+def _alone(server: search.ServerDesign, found: Search) -> Fleet:
+    return Fleet(server, 1, found.price(server).usd_per_hour(server.n_devices, 1), 1.0)
 
 
 def _up(seconds: float) -> str:

@@ -4,15 +4,16 @@ Exact over its grid: what is left out costs more than twice the best even if it 
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any, NamedTuple
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple, cast
 
 from dse.core.errors import DseError, InputError, LimitError
 from dse.core.progress import Progress, each
 from dse.model import engine, quality, uncertainty
 from dse.model.formulas import energy
+from dse.model.kv_layout import Same
 from dse.model.point import Point
 from dse.questions import common, engine_formats, interactivity, layouts, load
 from dse.questions.common import Candidate, Result
@@ -32,6 +33,8 @@ ENGINES = ("vllm", "sglang", "trtllm")
 MOST_DEVICES = 16
 #: servers that a search tries at most
 MAX_SERVERS = 50_000
+#: the largest published drop of scores of a format that is recommended without being named, a share; assumed
+USUAL_DROP = 0.05
 #: what the fastest and the roomiest deployment may cost where no budget is given, over the best by the objective
 SPEND = 2.0
 #: loads at which a deployment grows that are looked at for another answer
@@ -63,7 +66,7 @@ class Demand(NamedTuple):
         return self._replace(rate=amount) if self.rate is not None else self._replace(requests=max(round(amount), 1))
 
 
-class Server:
+class ServerDesign:
     """A design on so many devices, as a server of requests of its lengths under limits. Raises DseError where the model
     does not run so."""
 
@@ -81,6 +84,11 @@ class Server:
     def n_devices(self) -> int:
         """Devices of the server."""
         return self.work.n_devices
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether keys and values are stored in 16 bits."""
+        return not any(group.layout.needs_dequantizing for group in self.design.plan.groups)
 
     @property
     def name(self) -> tuple[str, ...]:
@@ -173,10 +181,10 @@ class Server:
 
 
 @dataclass(frozen=True)
-class Deployment:
+class Fleet:
     """Servers that share a load evenly, with what they cost."""
 
-    server: Server
+    server: ServerDesign
     n_servers: int
     usd_per_hour: float
     #: of all servers: requests a second, or at once
@@ -234,10 +242,15 @@ class Deployment:
         return float(rate) / self.server.n_devices * uncertainty.middle(low, high)
 
 
+def _least_cost(fleet: "Fleet") -> tuple[float, ...]:
+    """The cheapest first; of as much money 16-bit keys and values, then what holds more and is faster."""
+    return fleet.usd_per_hour, not fleet.server.is_exact, -fleet.holds, fleet.tpot_s
+
+
 #: what is best, by the name of an objective: the least key
 OBJECTIVES = {
-    "cost": lambda d: (d.usd_per_hour, -d.holds, d.tpot_s),
-    "devices": lambda d: (d.n_devices, d.usd_per_hour, -d.holds, d.tpot_s),
+    "cost": _least_cost,
+    "devices": lambda d: (d.n_devices, *_least_cost(d)),
     "throughput": lambda d: (-d.surely_tokens_per_s_a_device, d.usd_per_hour),
     "energy": lambda d: (d.results["joules_per_token"] or math.inf, d.usd_per_hour),
 }
@@ -247,13 +260,13 @@ OBJECTIVES = {
 class Grid:
     """Servers that the search tries, and over what."""
 
-    servers: tuple[Server, ...]
+    servers: tuple[ServerDesign, ...]
     devices: tuple[str, ...]
     engines: tuple[str, ...]
     formats: tuple[str, ...]
     splits: tuple[str, ...]
-    #: the first server that does not run, and why
-    wrong: DseError | None = None
+    #: formats that lose too much
+    left_out: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
@@ -263,14 +276,14 @@ class Grid:
         return f"{len(self.servers):,} servers ({sizes}), each in any number"
 
 
-class Limits(NamedTuple):
-    """Limits of a deployment beside its times."""
+class Budget(NamedTuple):
+    """Budget of a deployment beside its times."""
 
     usd_per_hour: float = math.inf
     #: devices at most, by the name that was asked for
     counts: Mapping[str, int] = {}
 
-    def most_servers(self, server: Server, price: Price, usd: float) -> int:
+    def most_servers(self, server: ServerDesign, price: Price, usd: float) -> int:
         """The most servers within the devices that there are and so many USD an hour."""
         there_are = self.counts.get(server.asked, math.inf)
 
@@ -287,63 +300,89 @@ class Limits(NamedTuple):
         return low
 
 
+@dataclass(frozen=True)
+class Choices:
+    """Names that the search chooses from, None for all that run, and what it leaves out."""
+
+    engines: tuple[str, ...] | None = None
+    quantizers: tuple[str, ...] | None = None
+    #: devices of a server at most, and whether in any number
+    most: int = MOST_DEVICES
+    any_size: bool = False
+    #: the largest drop of scores, a share; None: `USUAL_DROP`, of formats that are named any
+    max_drop_frac: float | None = None
+    bits: Bits = CLOSED
+
+    def keeps_scores(self, design: Candidate) -> bool:
+        """Whether the format of a design loses so little that it may be recommended."""
+        scores = quality.quality(design.plan)
+        if self.max_drop_frac is not None:
+            return bool(quality.judged(scores, self.max_drop_frac))
+        drop = scores["score_drop_frac"]
+        return self.quantizers is not None or (drop is not None and drop <= USUAL_DROP)
+
+
 def grid(
     devices: Mapping[str, HardwareSpec],
     model: ModelSpec,
     work: Workload,
     demand: Demand,
-    *,
-    engines: Sequence[str] | None = None,
-    quantizers: Sequence[str] | None = None,
-    bits: Bits = CLOSED,
-    most: int = MOST_DEVICES,
-    any_size: bool = False,
-    counts: Mapping[str, int] | None = None,
-    max_drop_frac: float | None = None,
+    choices: Choices,
+    counts: Mapping[str, int],
 ) -> Grid:
     """Every device, engine, format that it runs and layout. Raises InputError and LimitError."""
-    named: dict[str, dict[str, None]] = {"engine": {}, "format": {}, "split": {}}
+    engines, splits, left_out = dict[str, None](), dict[str, None](), dict[str, None]()
     asked: list[tuple[str, Candidate, Workload]] = []
     for name, device in devices.items():
-        n_most, _ = collectives.most_devices(device, min(most, (counts or {}).get(name, most)))
-        for stack in _engines(device, work, engines):
+        n_most, _ = collectives.most_devices(device, min(choices.most, counts.get(name, choices.most)))
+        for stack in _engines(device, work, choices.engines):
             of_stack = replace(work, stack=stack)
-            if quantizers is None:
-                designs = engine_formats.compared(device, model, of_stack, bits)
-            else:
-                designs = [common.design(device, model, quantizer, bits=bits) for quantizer in quantizers]
-            splits = [
+            designs = _designs(Same(device), Same(model), of_stack, choices.quantizers, choices.bits)
+            kept = [design for design in designs if choices.keeps_scores(design)]
+            left_out |= dict.fromkeys(design.name for design in designs if design not in kept)
+            ways = [
                 # traffic is modelled with one batch in the pipeline
                 way if demand.rate is None or pp == 1 else replace(way, pp_batches=1)
-                for tp, pp in layouts.sizes(model, n_most, any_size)
+                for tp, pp in layouts.sizes(model, n_most, choices.any_size)
                 for way in layouts.layouts(model, of_stack, tp, pp)
             ]
-            if len(asked) + len(designs) * len(splits) > MAX_SERVERS:
+            if len(asked) + len(kept) * len(ways) > MAX_SERVERS:
                 raise LimitError(
-                    f"the search has more than {MAX_SERVERS:,} servers ({len(devices):,} devices, {len(designs):,} KV "
-                    f"formats, {len(splits):,} layouts, ...): name fewer --devices, --quantizers or --engines, leave "
+                    f"the search has more than {MAX_SERVERS:,} servers ({len(devices):,} devices, {len(kept):,} KV "
+                    f"formats, {len(ways):,} layouts, ...): name fewer --devices, --quantizers or --engines, leave "
                     "out --any, or lower --most"
                 )
-            named["engine"] |= dict.fromkeys([stack or "the device's"])
-            named["format"] |= dict.fromkeys(design.name for design in designs)
-            named["split"] |= dict.fromkeys(layouts.words(vars(way)) for way in splits)
-            asked += [(name, design, way) for design in designs for way in splits]
+            engines[stack or "the device's"] = None
+            splits |= dict.fromkeys(layouts.words(vars(way)) for way in ways)
+            asked += [(name, design, way) for design in kept for way in ways]
+    if left_out and not asked:
+        raise InputError(
+            f"max-drop = {choices.max_drop_frac:.3g}: {', '.join(left_out)} may lose more: add fp16, or allow more"
+        )
     servers, wrong = [], None
     for name, design, way in asked:
         try:
-            server = Server(name, design, way, demand)
-            if max_drop_frac is None or quality.judged(server.fixed, max_drop_frac):
-                servers.append(server)
+            servers.append(ServerDesign(name, design, way, demand))
         except DseError as error:
             wrong = wrong or error
     if not servers:
         raise wrong or InputError(f"{model.name}: is not split over so many devices: give others, or --any")
-    return Grid(
-        tuple(servers), tuple(devices), tuple(named["engine"]), tuple(named["format"]), tuple(named["split"]), wrong
-    )
+    formats = dict.fromkeys(server.design.name for server in servers)
+    return Grid(tuple(servers), tuple(devices), tuple(engines), tuple(formats), tuple(splits), tuple(left_out))
 
 
-def _engines(device: HardwareSpec, work: Workload, engines: Sequence[str] | None) -> list[str | None]:
+@lru_cache(maxsize=64)
+def _designs(
+    device: Same, model: Same, work: Workload, quantizers: tuple[str, ...] | None, bits: Bits
+) -> tuple[Candidate, ...]:
+    """The named formats on a device, or all that its engine runs; kept, as plans keep what is computed of them."""
+    spec, lm = cast(HardwareSpec, device.value), cast(ModelSpec, model.value)
+    if quantizers is None:
+        return tuple(engine_formats.compared(spec, lm, work, bits))
+    return tuple(common.design(spec, lm, quantizer, bits=bits) for quantizer in quantizers)
+
+
+def _engines(device: HardwareSpec, work: Workload, engines: tuple[str, ...] | None) -> list[str | None]:
     if engines is not None:
         return list(engines)
     if work.stack or work.model_kind == "ideal":
@@ -360,8 +399,8 @@ class Search:
     demand: Demand
     prices: Mapping[str, Price]
     objective: str
-    limits: Limits
-    found: tuple[Deployment, ...] = field(repr=False)
+    budget: Budget
+    found: tuple[Fleet, ...] = field(repr=False)
 
     @classmethod
     def of(
@@ -370,13 +409,13 @@ class Search:
         demand: Demand,
         prices: Mapping[str, Price],
         objective: str,
-        limits: Limits,
+        budget: Budget,
         progress: Progress | None = None,
     ) -> "Search":
         """Search the grid, what is cheapest if it were full first: what costs more than `SPEND` times the best even so
         is the best neither at this load nor at half or twice of it. Where there are only so many devices all are tried.
         """
-        tried, prunes = [], objective == "cost" and not limits.counts
+        tried, prunes = [], objective == "cost" and not budget.counts
         for server in each(grid.servers, progress, "servers"):
             if common.competes(server.fixed) and server.most:
                 price, n_least = prices[server.asked], 1
@@ -389,35 +428,35 @@ class Search:
             if prunes and least_usd > SPEND * best_usd * (1 + common.TIE):
                 break
             if server.holds:
-                deployment = _deployment(server, demand, prices, limits)
+                deployment = _deployment(server, demand, prices, budget)
                 found.append(deployment)
                 best_usd = min(best_usd, deployment.usd_per_hour)
         found.sort(key=OBJECTIVES[objective])
-        return cls(grid, demand, prices, objective, limits, tuple(found))
+        return cls(grid, demand, prices, objective, budget, tuple(found))
 
-    def price(self, server: Server) -> Price:
+    def price(self, server: ServerDesign) -> Price:
         """The price of a server's devices."""
         return self.prices[server.asked]
 
-    def allowed(self, deployments: Iterable[Deployment]) -> list[Deployment]:
+    def allowed(self, deployments: Iterable[Fleet]) -> list[Fleet]:
         """Those within the budget and the devices that there are."""
-        most, counts = self.limits.usd_per_hour * (1 + common.TIE), self.limits.counts
+        most, counts = self.budget.usd_per_hour * (1 + common.TIE), self.budget.counts
         return [
             d for d in deployments if d.usd_per_hour <= most and d.n_devices <= counts.get(d.server.asked, math.inf)
         ]
 
     @cached_property
-    def ranked(self) -> list[Deployment]:
+    def ranked(self) -> list[Fleet]:
         """Deployments that may be the answer, the best first."""
         return self.allowed(self.found)
 
-    def at(self, amount: float) -> Deployment | None:
+    def at(self, amount: float) -> Fleet | None:
         """The best deployment at another load, half to twice of this one; None where none is allowed."""
         demand = self.demand.of(amount)
-        deployments = [_deployment(d.server, demand, self.prices, self.limits) for d in self.found]
+        deployments = [_deployment(d.server, demand, self.prices, self.budget) for d in self.found]
         return min(self.allowed(deployments), key=OBJECTIVES[self.objective], default=None)
 
-    def turns_at(self, upward: bool) -> tuple[float, Deployment] | None:
+    def turns_at(self, upward: bool) -> tuple[float, Fleet] | None:
         """The nearest load above or below, half to twice of this one, from which another server is the best, and its
         deployment; None where there is none among the `MOST_STEPS` nearest loads at which a deployment grows."""
         amount = float(self.demand.amount or 0)
@@ -436,14 +475,14 @@ class Search:
     @cached_property
     def spent_usd(self) -> float:
         """USD an hour that the fastest and the roomiest may cost: the budget, else `SPEND` times the best."""
-        return self.limits.usd_per_hour if self.limits.usd_per_hour < math.inf else SPEND * self.ranked[0].usd_per_hour
+        return self.budget.usd_per_hour if self.budget.usd_per_hour < math.inf else SPEND * self.ranked[0].usd_per_hour
 
     @cached_property
-    def _widest(self) -> list[Deployment]:
+    def _widest(self) -> list[Fleet]:
         """Every server as often as the money allows."""
         widest = []
         for found in self.ranked:
-            n = self.limits.most_servers(found.server, self.price(found.server), self.spent_usd)
+            n = self.budget.most_servers(found.server, self.price(found.server), self.spent_usd)
             n = min(n, self.demand.requests or n)
             if n >= found.n_servers:
                 usd = self.price(found.server).usd_per_hour(found.server.n_devices, n)
@@ -451,22 +490,22 @@ class Search:
         return widest
 
     @property
-    def fastest(self) -> Deployment:
+    def fastest(self) -> Fleet:
         """The least time per token that the money buys."""
         return min(self._widest, key=lambda d: (d.tpot_s, d.usd_per_hour))
 
     @property
-    def roomiest(self) -> Deployment:
+    def roomiest(self) -> Fleet:
         """The most load that the money buys."""
         return min(self._widest, key=lambda d: (-d.holds, d.usd_per_hour))
 
 
-def _deployment(server: Server, demand: Demand, prices: Mapping[str, Price], limits: Limits) -> Deployment:
+def _deployment(server: ServerDesign, demand: Demand, prices: Mapping[str, Price], budget: Budget) -> Fleet:
     """The fewest servers for a load; without one as many as there are devices for, full."""
     price = prices[server.asked]
     if demand.amount:
         n, amount = server.count(demand.amount), float(demand.amount)
     else:
-        n = max(limits.most_servers(server, price, limits.usd_per_hour), 1)
+        n = max(budget.most_servers(server, price, budget.usd_per_hour), 1)
         amount = n * server.holds
-    return Deployment(server, n, price.usd_per_hour(server.n_devices, n), amount)
+    return Fleet(server, n, price.usd_per_hour(server.n_devices, n), amount)

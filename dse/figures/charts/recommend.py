@@ -17,7 +17,7 @@ def source_of(answer: Recommendation) -> Source:
         for name, card in answer.cards.items()
     ]
     about = {"notes": [answer.verdict, f"{answer.question}."], "limits": answer.search.demand.limits, "cards": cards}
-    spent = max(answer.search.spent_usd, *(card["usd_per_hour"] for card in cards))
+    spent = max([answer.search.spent_usd, *(card.usd_per_hour for card in answer.cards.values())])
     return Source(answer.table[answer.table["usd_per_hour"] <= spent], about=about)
 
 
