@@ -1584,10 +1584,11 @@ def quantizer(name: str, measurements: str | Path | None = None) -> QuantizerSpe
 
 def recommend(
     *,
-    model: Model,
     devices: Sequence[str],
+    model: Model = "",
     rate: float | None = None,
     requests: int | None = None,
+    start: str | None = None,
     objective: Literal["cost", "devices", "throughput", "energy"] = "cost",
     budget: str | None = None,
     max_drop: float | None = None,
@@ -1619,10 +1620,12 @@ def recommend(
     and whole nodes, each in as many servers as hold the load within the limits at the upper end of their intervals.
     The load is a rate, or a number of requests at all times; without one, as much as the devices hold (8xh200).
 
-    model: Model name, .toml file or config.json.
     devices: Devices to choose from; with a number, 8xh200, no more than so many.
+    model: Model name, .toml file or config.json.
     rate: Requests a second, which come at random.
     requests: Requests at all times, in place of a rate.
+    start: A server that runs today on the first device, as it is started: each difference from the
+        best, and its gain.
     objective: What must be best.
     budget: Most USD an hour.
     max_drop: No KV format whose published scores drop by more, or where that cannot be told.

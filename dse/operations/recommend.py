@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from dse.core.errors import InputError, show
 from dse.core.field import NAMES, NUMBER, PERCENT, SWITCH, WHOLE
@@ -55,7 +56,7 @@ class Recommend(AssumesLike, WithLimits, Sourced, WithFigure):
     ('H100', 1)
     """
 
-    model: Model = model_option()
+    model: Model = model_option("")
     devices: Sequence[str] = option(
         kind=NAMES,
         help="Devices to choose from; with a number, 8xh200, no more than so many.",
@@ -66,6 +67,12 @@ class Recommend(AssumesLike, WithLimits, Sourced, WithFigure):
     rate: float | None = option(None, "Requests a second, which come at random.", NUMBER, metavar="20", low=1e-6)
     requests: int | None = option(
         None, "Requests at all times, in place of a rate.", WHOLE, metavar="64", low=1, high=MAX_BATCH
+    )
+    start: str | None = option(
+        None,
+        "A server that runs today on the first device, as it is started: each difference from the best, and its gain.",
+        name="from",
+        metavar="'vllm serve ...'",
     )
     objective: str = option(
         "cost",
@@ -99,14 +106,25 @@ class Recommend(AssumesLike, WithLimits, Sourced, WithFigure):
     any_size: bool = option(False, "Try other sizes than 1, 2, 4, 8 and whole nodes of 8 too.", SWITCH, name="any")
     workload: Workload = work(only=SAID, takes_all=False)
 
+    def lacking(self) -> str:
+        """A model, by itself or in today's command."""
+        return "" if self.model or self.start else "--model is missing: see dse recommend --help"
+
     def run(self, console: Console = SILENT) -> Recommendation:
         """The deployments that hold the load within the limits."""
         from dse.questions import recommend, search
+        from dse.questions.changes import changes
         from dse.specs import prices
         from dse.specs.measurements import CLOSED
 
         if self.rate is not None and self.requests is not None:
             raise InputError(f"requests = {self.requests}: cannot stand beside --rate {self.rate:g}: give one of both")
+        said, left_out = self._said()
+        model, work = self.model or said.get("model"), self.workload
+        if not model:
+            raise InputError(f"from = {show(self.start)}: names no model that is known here: add --model")
+        if said.get("weights") and work.weights is None:
+            work = replace(work, weights=said["weights"])
         devices, counts = self._hardware()
         if self.rate is None and self.requests is None and len(counts) < len(devices):
             raise InputError("rate is missing: give --rate, --requests, or how many devices there are (8xh200)")
@@ -124,12 +142,25 @@ class Recommend(AssumesLike, WithLimits, Sourced, WithFigure):
             max_drop_frac=self.max_drop,
             bits=self.source() or CLOSED,
         )
-        found = search.grid(devices, language_model(self.model), self.workload, demand, choices, counts)
+        found = search.grid(devices, language_model(model), work, demand, choices, counts)
         objective = self.objective if demand.amount else "throughput"
         budget = search.Budget(budget_usd, counts)
         answer = recommend.recommend(found, demand, priced, objective, budget, console.progress)
+        if self.start:
+            answer = replace(answer, changes=changes(self.start, said, left_out, answer.search, choices.bits))
         self.say_left_out(self.workload.output_tokens, console)
         return answer
+
+    def _said(self) -> tuple[dict[str, Any], list[str]]:
+        """The fields that today's command sets, and its flags that no field has. Raises InputError."""
+        if not self.start:
+            return {}, []
+        from dse.specs import server_flags
+
+        command = server_flags.read(self.start)
+        if not command.values:
+            raise InputError(f"from = {show(self.start)}: must be a server's command, such as 'vllm serve MODEL'")
+        return command.values, command.left_out
 
     def _budget_usd(self) -> float:
         """USD an hour at most. Raises InputError."""

@@ -14,6 +14,7 @@ from dse.core.errors import InputError
 from dse.core.progress import Progress
 from dse.model import quality, uncertainty
 from dse.questions import common, interactivity, layouts, search
+from dse.questions.changes import Change, Changes
 from dse.questions.common import QuestionAnswer, Result, limits_text, sure_text
 from dse.questions.search import Budget, Demand, Fleet, Grid, Search
 from dse.questions.serve_command import ServeCommand, serve_command
@@ -42,6 +43,8 @@ class Recommendation(QuestionAnswer):
     cards: dict[str, Fleet]
     #: the prices by device
     prices: Mapping[str, Price]
+    #: from a server that runs today, where one is given
+    changes: Changes | None = None
 
     @cached_property
     def best(self) -> Result:
@@ -91,6 +94,7 @@ class Recommendation(QuestionAnswer):
             "cards": {name: told(deployment) for name, deployment in self.cards.items()},
             "runner_up": rival and {**told(rival), "sure": chance_ahead(rival, self.first)},
             "other_loads": {name: d and told(d) for name, d in self.other_loads.items()},
+            "changes": self.changes and self.changes.to_json(),
             "searched": self.search.grid.text,
             "prices": {name: price.source for name, price in self.prices.items()},
         }
@@ -103,7 +107,7 @@ class Recommendation(QuestionAnswer):
         for name, deployment in self.cards.items():
             of = f", on each of {deployment.n_servers:,}" if deployment.n_servers > 1 else ""
             lines.append(f"{name}{of}: {_command_text(deployment)}")
-        lines.append("")
+        lines += ["", *self._change_lines()]
         notes = [self._runner_up_text(), *self._more(), *self._turns(), *self._price_turns()]
         lines += [line for note in notes if note for line in wrap(note, WIDTH)]
         if self.other_loads:
@@ -130,6 +134,25 @@ class Recommendation(QuestionAnswer):
         rows = [told(deployment) for deployment in self.cards.values()]
         shown = _CARD if self.search.demand.limits else _CARD[:-1]
         return [[column.title or column.name, *(column.cell(row) for row in rows)] for column in shown]
+
+    def _change_lines(self) -> list[str]:
+        """Each difference from today's server, and what it gives; or that nothing is to be done."""
+        if not (from_today := self.changes):
+            return []
+        best = from_today.best
+        rows = [_change_row(change) for change in (from_today.today, *from_today.single)]
+        if best is not None:
+            rows.append(_change_row(Change("all of it", best)))
+        if from_today.is_nothing:
+            said = "Do nothing: today's server holds the load, and no change on its devices saves much."
+        elif best is None:
+            said = "No server on today's devices holds the load within the limits."
+        elif from_today.today.fleet is None:
+            said = "Today's server does not hold the load within the limits, however many there are."
+        else:
+            said = f"Changing today's flags saves {_usd(from_today.saves_usd)} an hour on the same devices."
+        unread = f" Not read: {', '.join(from_today.left_out)}." if from_today.left_out else ""
+        return [*wrap(said + unread, WIDTH), *aligned([_CHANGE, *rows], 2), ""]
 
     def _runner_up_text(self) -> str:
         first, rival = self.first, self.runner_up
@@ -164,7 +187,7 @@ class Recommendation(QuestionAnswer):
         return lines
 
     def _looser(self, looser: Mapping[str, float]) -> str:
-        """How much more load each limit holds where it is a little longer."""
+        """The load that is held where each limit is a little longer."""
         server, limits, said = self.first.server, self.search.demand.limits, []
         for column, limit in looser.items():
             holds = self.first.n_servers * server.holds_within({**limits, column: limit})
@@ -228,6 +251,17 @@ class Recommendation(QuestionAnswer):
             f"Prices an hour: {prices_text(self.prices)}.",
             common.assumption_text(rows, common.THROUGHPUT),
         ]
+
+
+_CHANGE = ["from today", "servers", "an hour", "holds", "TPOT at most"]
+
+
+def _change_row(change: Change) -> list[str]:
+    fleet = change.fleet
+    if fleet is None:
+        return [change.what, "does not hold it", "-", "-", "-"]
+    servers = f"{fleet.n_servers:,} x {fleet.server.n_devices} {fleet.server.design.device.name}"
+    return [change.what, servers, _usd(fleet.usd_per_hour), _three(fleet.holds), _ms(fleet.tpot_s)]
 
 
 def told(deployment: Fleet) -> Result:
@@ -308,7 +342,8 @@ def chance_ahead(deployment: Fleet, other: Fleet) -> float:
     rows = deployment.results, other.results
     gain = uncertainty.gain(*rows)
     rates = [float(row[uncertainty.RATE]) for row in rows]
-    held = [d.holds / d.usd_per_hour for d in (deployment, other)]
+    limits = deployment.server.demand.limits
+    held = [d.n_servers * d.server.holds_within(limits, False) / d.usd_per_hour for d in (deployment, other)]
     scale = held[0] / held[1] / (rates[0] / rates[1])
     return uncertainty.at_most(uncertainty.chance(scale * gain.low, scale * gain.high), rows)
 

@@ -126,17 +126,19 @@ class ServerDesign:
         """The largest load at which it surely keeps all limits; 0 where there is none."""
         return self.holds_within(self.demand.limits)
 
-    def holds_within(self, limits: Mapping[str, float]) -> float:
-        """The largest load at which times keep these limits at the upper ends of their intervals."""
-        if not self.most or not limits:
-            return self.most
+    def holds_within(self, limits: Mapping[str, float], is_sure: bool = True) -> float:
+        """The largest load at which times keep these limits at the upper ends of their intervals, or as computed."""
+        most = self.most if is_sure or self.demand.rate is None else MOST_LOAD * self.traffic.full.requests_per_s
+        if not most or not limits:
+            return most
         if self.demand.rate is not None:
-            sure = {name: limit / self.late[name] for name, limit in limits.items()}
-            return min(load.rate_within(self.traffic, self.traffic.full.requests_per_s, sure) or 0.0, self.most)
-        low, high = 0, int(self.most) + 1
+            asked = {name: limit / (self.late[name] if is_sure else 1.0) for name, limit in limits.items()}
+            return min(load.rate_within(self.traffic, self.traffic.full.requests_per_s, asked) or 0.0, most)
+        keeps = interactivity.within if is_sure else interactivity.within_as_computed
+        low, high = 0, int(most) + 1
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (middle, high) if interactivity.within(self._row(middle), limits) else (low, middle)
+            low, high = (middle, high) if keeps(self._row(middle), limits) else (low, middle)
         return float(low)
 
     def _row(self, batch: int) -> Result:
@@ -428,7 +430,7 @@ class Search:
             if prunes and least_usd > SPEND * best_usd * (1 + common.TIE):
                 break
             if server.holds:
-                deployment = _deployment(server, demand, prices, budget)
+                deployment = fleet_of(server, demand, prices, budget)
                 found.append(deployment)
                 best_usd = min(best_usd, deployment.usd_per_hour)
         found.sort(key=OBJECTIVES[objective])
@@ -453,7 +455,7 @@ class Search:
     def at(self, amount: float) -> Fleet | None:
         """The best deployment at another load, half to twice of this one; None where none is allowed."""
         demand = self.demand.of(amount)
-        deployments = [_deployment(d.server, demand, self.prices, self.budget) for d in self.found]
+        deployments = [fleet_of(d.server, demand, self.prices, self.budget) for d in self.found]
         return min(self.allowed(deployments), key=OBJECTIVES[self.objective], default=None)
 
     def turns_at(self, upward: bool) -> tuple[float, Fleet] | None:
@@ -500,7 +502,7 @@ class Search:
         return min(self._widest, key=lambda d: (-d.holds, d.usd_per_hour))
 
 
-def _deployment(server: ServerDesign, demand: Demand, prices: Mapping[str, Price], budget: Budget) -> Fleet:
+def fleet_of(server: ServerDesign, demand: Demand, prices: Mapping[str, Price], budget: Budget) -> Fleet:
     """The fewest servers for a load; without one as many as there are devices for, full."""
     price = prices[server.asked]
     if demand.amount:

@@ -172,9 +172,7 @@ def test_as_much_as_the_devices_hold_is_the_best_of_interactivity():
 
 
 def test_text_and_json_of_the_command(run):
-    line = (
-        "recommend --model qwen3-8b --devices h100,rtx-4090 --requests 20 --input 2k --output 100 --tpot 30ms --engines vllm"
-    )
+    line = "recommend --model qwen3-8b --devices h100,rtx-4090 --requests 20 --input 2k --output 100 --tpot 30ms"
     status, text, _ = run(*line.split())
     assert status == 0
     assert text.startswith("What to run: qwen3-8b, 20 requests at once of 2,048 + 100 tokens, TPOT 30 ms\n\nRun ")
@@ -259,3 +257,36 @@ def test_half_the_price_changes_the_answer_where_it_says(found):
     factor = found.first.usd_per_hour / h100.usd_per_hour
     cheaper = dse.recommend(devices=["h100", "b200", "l40s"], rate=20, price=[f"h100={3 * factor * 0.99}"], **ASKED)
     assert cheaper.best["device"] == "H100"
+
+
+#: a server of today, and its load
+LINE = "vllm serve Qwen/Qwen3-32B --tensor-parallel-size 4"
+LOAD = {"rate": 5, "input_tokens": 4096, "output_tokens": 500, "max_tpot": "30 ms", "max_ttft": "1 s"}
+
+
+class TestFromToday:
+    def test_doing_nothing_is_an_answer(self):
+        found = dse.recommend(devices=["h100"], engines=["vllm"], start=LINE, **LOAD)
+        assert found.changes.is_nothing
+        assert found.changes.today.fleet.usd_per_hour == found.best["usd_per_hour"]
+        assert "Do nothing" in found.text()
+
+    def test_each_flag_says_what_it_gives(self):
+        line = f"{LINE.removesuffix('4')}8 --pipeline-parallel-size 2 --max-num-seqs 4 --enable-foo"
+        changes = dse.recommend(devices=["h100"], engines=["vllm"], start=line, **LOAD).changes
+        assert changes.left_out == ("--enable-foo",)
+        split, others = changes.single
+        assert (split.what, others.what) == ("tp 8, pp 2 -> tp 4", "without --max-num-seqs")
+        today, split, best = changes.today.fleet, split.fleet, changes.best
+        assert changes.saves_usd == pytest.approx(today.usd_per_hour - best.usd_per_hour)
+        assert split.usd_per_hour < today.usd_per_hour
+        assert best.server.work.max_num_seqs is None
+
+    def test_weights_and_model_are_those_of_the_line(self):
+        found = dse.recommend(devices=["h100"], start="vllm serve Qwen/Qwen3-32B-FP8", **LOAD)
+        assert found.best["weights"] == "fp8-block"
+
+    @pytest.mark.parametrize("line", ["", "echo hello", "vllm serve nobody/knows-this"])
+    def test_lines_that_start_no_server_are_refused(self, line, run):
+        status, out, err = run("recommend", "--devices", "h100", "--rate", "1", "--from", line)
+        assert (status, out, err.count("\n")) == (2, "", 1)
