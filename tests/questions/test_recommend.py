@@ -185,7 +185,7 @@ def test_text_and_json_of_the_command(run):
         "Prices an hour: h100 3",
     ):
         assert word in text
-    assert max(len(line) for line in text.splitlines() if " serve" not in line) <= 120
+    assert max(len(line) for line in text.splitlines() if "serve" not in line) <= 120
     document = json.loads(run(*line.split(), "--json")[1])
     assert document["requests"] == 20
     assert document["cards"]["cheapest"]["sure"] >= 0.9
