@@ -4,7 +4,7 @@ Exact over its grid: what is left out costs more than twice the best even if it 
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, cast
@@ -430,9 +430,9 @@ class Search:
             if prunes and least_usd > SPEND * best_usd * (1 + common.TIE):
                 break
             if server.holds:
-                deployment = fleet_of(server, demand, prices, budget)
-                found.append(deployment)
-                best_usd = min(best_usd, deployment.usd_per_hour)
+                fleet = fleet_of(server, demand, prices, budget)
+                found.append(fleet)
+                best_usd = min(best_usd, fleet.usd_per_hour)
         found.sort(key=OBJECTIVES[objective])
         return cls(grid, demand, prices, objective, budget, tuple(found))
 
@@ -452,25 +452,35 @@ class Search:
         """Deployments that may be the answer, the best first."""
         return self.allowed(self.found)
 
-    def at(self, amount: float) -> Fleet | None:
-        """The best deployment at another load, half to twice of this one; None where none is allowed."""
-        demand = self.demand.of(amount)
-        deployments = [fleet_of(d.server, demand, self.prices, self.budget) for d in self.found]
-        return min(self.allowed(deployments), key=OBJECTIVES[self.objective], default=None)
+    def at(self, amount: float, among: Sequence[Fleet] | None = None) -> Fleet | None:
+        """The best fleet at another load, half to twice of this one; None where none is allowed."""
+        demand, fleets = self.demand.of(amount), self.found if among is None else among
+        moved = [fleet_of(fleet.server, demand, self.prices, self.budget) for fleet in fleets]
+        return min(self.allowed(moved), key=OBJECTIVES[self.objective], default=None)
+
+    @cached_property
+    def _largest(self) -> list[Fleet]:
+        """Of every price of a server those that hold most, in 16 bits and in fewer: no other is ever the cheapest."""
+        largest: dict[tuple[str, int, bool], Fleet] = {}
+        for fleet in self.found:  # in order, so that of equal ones the faster stays
+            key = fleet.server.asked, fleet.server.n_devices, fleet.server.is_exact
+            if key not in largest or fleet.server.holds > largest[key].server.holds:
+                largest[key] = fleet
+        return list(largest.values())
 
     def turns_at(self, upward: bool) -> tuple[float, Fleet] | None:
         """The nearest load above or below, half to twice of this one, from which another server is the best, and its
-        deployment; None where there is none among the `MOST_STEPS` nearest loads at which a deployment grows."""
-        amount = float(self.demand.amount or 0)
-        largest: dict[tuple[str, int], float] = {}
-        for found in self.found:
-            key = found.server.asked, found.server.n_devices
-            largest[key] = max(largest.get(key, 0.0), found.server.holds)
+        fleet; None where there is none among the `MOST_STEPS` nearest loads at which a fleet grows."""
+        amount, among = float(self.demand.amount or 0), self._largest
         low, high = (amount, 2 * amount) if upward else (amount / 2, amount)
-        steps = {n * holds for holds in largest.values() for n in range(math.ceil(low / holds), int(high / holds) + 1)}
+        steps = {
+            n * fleet.server.holds
+            for fleet in among
+            for n in range(math.ceil(low / fleet.server.holds), int(high / fleet.server.holds) + 1)
+        }
         for step in sorted(steps, reverse=not upward)[:MOST_STEPS]:
             over = step if not upward else step * (1 + common.TIE) if self.demand.rate is not None else step + 1
-            if (best := self.at(over)) and best.server is not self.ranked[0].server:
+            if (best := self.at(over, among)) and best.server is not self.ranked[0].server:
                 return step, best
         return None
 

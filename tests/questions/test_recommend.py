@@ -9,7 +9,7 @@ import pytest
 
 import dse
 from cases import each, quick_first
-from dse.core.errors import InputError
+from dse.core.errors import InputError, LimitError
 from dse.model import uncertainty
 from dse.specs import prices
 from dse.specs.prices import Offer, Price
@@ -290,3 +290,10 @@ class TestFromToday:
     def test_lines_that_start_no_server_are_refused(self, line, run):
         status, out, err = run("recommend", "--devices", "h100", "--rate", "1", "--from", line)
         assert (status, out, err.count("\n")) == (2, "", 1)
+
+
+def test_too_many_servers_say_what_to_leave_out(monkeypatch):
+    monkeypatch.setattr("dse.questions.search.MAX_SERVERS", 10)
+    with pytest.raises(LimitError, match="name fewer --devices, --quantizers or --engines") as error:
+        dse.recommend(devices=["h100", "l40s"], **LOAD, model="qwen3-8b")
+    assert "\n" not in str(error.value)
