@@ -17,7 +17,6 @@ from dse.questions import common, interactivity, layouts, search
 from dse.questions.changes import Change, Changes
 from dse.questions.common import QuestionAnswer, Result, limits_text, sure_text
 from dse.questions.search import Budget, Demand, Fleet, Grid, Search
-from dse.questions.serve_command import ServeCommand, serve_command
 from dse.specs.prices import Price
 
 #: heads of the first card, by objective
@@ -59,7 +58,7 @@ class Recommendation(QuestionAnswer):
     @property
     def command(self) -> str:
         """The command that starts a server of the best deployment; "" where there is none."""
-        return command_of(self.first).line
+        return self.first.server.command.line
 
     @property
     def runner_up(self) -> Fleet | None:
@@ -266,7 +265,7 @@ def _change_row(change: Change) -> list[str]:
 
 def told(deployment: Fleet) -> Result:
     """A deployment by names, in SI base units."""
-    row, server, command = deployment.results, deployment.server, command_of(deployment)
+    row, server, command = deployment.results, deployment.server, deployment.server.command
     return {
         **_row(deployment),
         "usd_per_million_tokens": deployment.usd_per_million_tokens,
@@ -315,14 +314,8 @@ def first_limit(deployment: Fleet) -> str:
     return "memory" if server.demand.rate is None else "saturated rate"
 
 
-def command_of(deployment: Fleet) -> ServeCommand:
-    """The command that starts one of the servers, and what it does not say."""
-    server = deployment.server
-    return serve_command(server.design.device, server.design.plan, replace(server.work, pp_batches=None))
-
-
 def _command_text(deployment: Fleet) -> str:
-    command = command_of(deployment)
+    command = deployment.server.command
     lacks = "; ".join(command.cannot)
     if not command.line:
         return f"no command: {lacks}"

@@ -17,9 +17,10 @@ from dse.model.kv_layout import Same
 from dse.model.point import Point
 from dse.questions import common, engine_formats, interactivity, layouts, load
 from dse.questions.common import Candidate, Result
+from dse.questions.serve_command import ServeCommand, serve_command
 from dse.serving.at_rate import AtRate, waits_at
 from dse.serving.steady_state import FixedLengths, TrafficServer
-from dse.specs import collectives
+from dse.specs import collectives, server_flags
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.measurements import CLOSED, Bits
 from dse.specs.prices import Price
@@ -33,8 +34,9 @@ ENGINES = ("vllm", "sglang", "trtllm")
 MOST_DEVICES = 16
 #: servers that a search tries at most
 MAX_SERVERS = 50_000
-#: the largest published drop of scores of a format that is recommended without being named, a share; assumed
-USUAL_DROP = 0.05
+#: the largest drop of scores that a format may have (upper end of its 95 % interval) which is recommended without being
+#: named, a share; assumed: FP8, the 8-bit format of all engines, has 0.11 at most
+USUAL_DROP = 0.12
 #: what the fastest and the roomiest deployment may cost where no budget is given, over the best by the objective
 SPEND = 2.0
 #: loads at which a deployment grows that are looked at for another answer
@@ -84,6 +86,17 @@ class ServerDesign:
     def n_devices(self) -> int:
         """Devices of the server."""
         return self.work.n_devices
+
+    @cached_property
+    def command(self) -> ServeCommand:
+        """The command that starts it, and what it does not say."""
+        return serve_command(self.design.device, self.design.plan, replace(self.work, pp_batches=None))
+
+    @property
+    def starts(self) -> bool:
+        """Whether the engine's command line says the design; yes where no command is written for the engine."""
+        engine = str(self.fixed["stack"] or "").partition("@")[0]
+        return bool(self.command.line) or engine not in server_flags.engines()
 
     @property
     def is_exact(self) -> bool:
@@ -320,7 +333,7 @@ class Choices:
         scores = quality.quality(design.plan)
         if self.max_drop_frac is not None:
             return bool(quality.judged(scores, self.max_drop_frac))
-        drop = scores["score_drop_frac"]
+        drop = scores["score_drop_high_frac"]
         return self.quantizers is not None or (drop is not None and drop <= USUAL_DROP)
 
 
@@ -429,7 +442,7 @@ class Search:
         for least_usd, server in tried:
             if prunes and least_usd > SPEND * best_usd * (1 + common.TIE):
                 break
-            if server.holds:
+            if server.holds and server.starts:
                 fleet = fleet_of(server, demand, prices, budget)
                 found.append(fleet)
                 best_usd = min(best_usd, fleet.usd_per_hour)
