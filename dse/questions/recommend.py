@@ -13,10 +13,13 @@ from dse.core.columns import Column, aligned, cells
 from dse.core.errors import InputError
 from dse.core.progress import Progress
 from dse.model import quality, uncertainty
+from dse.model.uncertainty import Gain
 from dse.questions import common, interactivity, layouts, search
 from dse.questions.changes import Change, Changes
 from dse.questions.common import QuestionAnswer, Result, limits_text, sure_text
+from dse.questions.measured_fronts import MeasuredFront, measured_front
 from dse.questions.search import Budget, Demand, Fleet, Grid, Search
+from dse.questions.two_runs import TwoRuns, two_runs
 from dse.specs.prices import Price
 
 #: heads of the first card, by objective
@@ -66,6 +69,20 @@ class Recommendation(QuestionAnswer):
         return next((d for d in self.search.ranked if d.server is not self.first.server), None)
 
     @cached_property
+    def two_runs(self) -> TwoRuns | None:
+        """The runs that would tell the best from the runner-up, where that may well be better; None where it is surely
+        not, or of another device or engine."""
+        if (rival := self.runner_up) is None or rival.server.name[:2] != self.first.server.name[:2]:
+            return None
+        gain, names = ahead(self.first, rival), (words(self.first), words(rival))
+        return two_runs(self.first.results, rival.results, names, gain) if 1 - gain.sure >= common.NAMED_FROM else None
+
+    @cached_property
+    def measured_front(self) -> MeasuredFront | None:
+        """Measured servers beside the best deployment; None where none were measured near it."""
+        return measured_front(self.first.results, self.search.demand.limits.get("tpot_s"))
+
+    @cached_property
     def table(self) -> pd.DataFrame:
         """A row for each deployment that was compared, the best first, in SI base units."""
         return pd.DataFrame([_row(deployment) for deployment in self.search.ranked[:MOST_ROWS]])
@@ -91,8 +108,10 @@ class Recommendation(QuestionAnswer):
             "limits_s": demand.limits,
             "objective": self.search.objective,
             "cards": {name: told(deployment) for name, deployment in self.cards.items()},
-            "runner_up": rival and {**told(rival), "sure": chance_ahead(rival, self.first)},
+            "runner_up": rival and {**told(rival), "sure": ahead(rival, self.first).sure},
             "other_loads": {name: d and told(d) for name, d in self.other_loads.items()},
+            "two_runs": self.two_runs and self.two_runs.to_json(),
+            "measured_front": self.measured_front and self.measured_front.to_json(),
             "changes": self.changes and self.changes.to_json(),
             "searched": self.search.grid.text,
             "prices": {name: price.source for name, price in self.prices.items()},
@@ -100,7 +119,8 @@ class Recommendation(QuestionAnswer):
 
     def text(self) -> str:
         """One screen: the verdict, the cards, their commands, the runner-up, what would change it."""
-        lines = [f"What to run: {self.question}", "", *wrap(self.verdict, WIDTH), ""]
+        measured = wrap(self.measured_front.text(), WIDTH) if self.measured_front else []
+        lines = [f"What to run: {self.question}", "", *wrap(self.verdict, WIDTH), *measured, ""]
         heads = [["", *self.cards], *self._card_lines()]
         lines += [*aligned(heads, left=len(heads[0])), ""]
         for name, deployment in self.cards.items():
@@ -109,6 +129,7 @@ class Recommendation(QuestionAnswer):
         lines += ["", *self._change_lines()]
         notes = [self._runner_up_text(), *self._more(), *self._turns(), *self._price_turns()]
         lines += [line for note in notes if note for line in wrap(note, WIDTH)]
+        lines += [self.two_runs.text()] if self.two_runs else []
         if self.other_loads:
             lines += ["", *aligned(cells(_OTHER, self._other_rows()), 2)]
         lines += ["", *(line for note in self._small_print() for line in wrap(note, WIDTH))]
@@ -157,7 +178,7 @@ class Recommendation(QuestionAnswer):
         first, rival = self.first, self.runner_up
         if rival is None:
             return "Nothing else holds this load within the limits at less than twice the cost."
-        chance = sure_text(chance_ahead(rival, first))
+        chance = sure_text(ahead(rival, first).sure)
         return (
             f"Runner-up: {words(rival)}. It lost as it {_why_lost(rival, first, self.search.objective)}; {chance} sure "
             "to hold more for its money after all."
@@ -249,6 +270,7 @@ class Recommendation(QuestionAnswer):
             *([f"{said[0].upper()}{said[1:]}."] if said else []),
             f"Prices an hour: {prices_text(self.prices)}.",
             common.assumption_text(rows, common.THROUGHPUT),
+            common.age_text(self.first.server.point),
         ]
 
 
@@ -330,15 +352,17 @@ def words(deployment: Fleet) -> str:
     return ", ".join(filter(None, [devices, stack, f"{quantizer} keys and values", split]))
 
 
-def chance_ahead(deployment: Fleet, other: Fleet) -> float:
-    """The chance that a deployment really holds more load for its money than another."""
-    rows = deployment.results, other.results
+def ahead(fleet: Fleet, other: Fleet) -> Gain:
+    """The load that a fleet really holds for its money over that of another: as computed, with what is unsure of the
+    rates of the two servers."""
+    rows = fleet.results, other.results
     gain = uncertainty.gain(*rows)
     rates = [float(row[uncertainty.RATE]) for row in rows]
-    limits = deployment.server.demand.limits
-    held = [d.n_servers * d.server.holds_within(limits, False) / d.usd_per_hour for d in (deployment, other)]
+    limits = fleet.server.demand.limits
+    held = [one.n_servers * one.server.holds_within(limits, False) / one.usd_per_hour for one in (fleet, other)]
     scale = held[0] / held[1] / (rates[0] / rates[1])
-    return uncertainty.at_most(uncertainty.chance(scale * gain.low, scale * gain.high), rows)
+    scaled = uncertainty.gain_within(scale * gain.low, scale * gain.high)
+    return scaled._replace(sure=uncertainty.at_most(scaled.sure, rows))
 
 
 def _why_lost(rival: Fleet, first: Fleet, objective: str) -> str:

@@ -473,7 +473,7 @@ class Search:
 
     @cached_property
     def _largest(self) -> list[Fleet]:
-        """Of every price of a server those that hold most, in 16 bits and in fewer: no other is ever the cheapest."""
+        """Fleets whose servers hold most at each price of one, in 16 bits and in fewer: no other is ever cheapest."""
         largest: dict[tuple[str, int, bool], Fleet] = {}
         for fleet in self.found:  # in order, so that of equal ones the faster stays
             key = fleet.server.asked, fleet.server.n_devices, fleet.server.is_exact

@@ -11,6 +11,7 @@ import dse
 from cases import each, quick_first
 from dse.core.errors import InputError, LimitError
 from dse.model import uncertainty
+from dse.questions import recommend
 from dse.specs import prices
 from dse.specs.prices import Offer, Price
 
@@ -297,3 +298,24 @@ def test_too_many_servers_say_what_to_leave_out(monkeypatch):
     with pytest.raises(LimitError, match="name fewer --devices, --quantizers or --engines") as error:
         dse.recommend(devices=["h100", "l40s"], **LOAD, model="qwen3-8b")
     assert "\n" not in str(error.value)
+
+
+def test_what_is_measured_and_what_would_settle_it_stand_in_the_answer():
+    """Of one device and engine, where the runner-up may well be better; its chance is that of two runs, turned."""
+    found = dse.recommend(
+        devices=["8xh200"],
+        model="deepseek-r1",
+        engines=["vllm"],
+        input_tokens=1024,
+        output_tokens=1024,
+        max_tpot="50 ms",
+    )
+    sure = recommend.ahead(found.first, found.runner_up).sure
+    assert recommend.ahead(found.runner_up, found.first).sure == pytest.approx(1 - sure)
+    assert (found.two_runs is None) == (sure > 0.8)
+    document = found.to_json()
+    assert document["runner_up"]["sure"] == pytest.approx(1 - sure)
+    for named, key in ((found.two_runs, "two_runs"), (found.measured_front, "measured_front")):
+        assert (named is None) == (document[key] is None)
+        if named:
+            assert named.text().partition(":")[0] in " ".join(found.text().split())
