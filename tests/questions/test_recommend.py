@@ -3,7 +3,10 @@
 import json
 import math
 import random
+from collections import defaultdict
+from functools import cache
 from itertools import count
+from statistics import median
 
 import pytest
 
@@ -11,9 +14,10 @@ import dse
 from cases import each, quick_first
 from dse.core.errors import InputError, LimitError
 from dse.model import uncertainty
-from dse.questions import recommend
+from dse.questions import common, measured_fronts, recommend, search
 from dse.specs import prices
 from dse.specs.prices import Offer, Price
+from dse.specs.workload import Workload
 
 #: of small models and few devices, so that the twin ends
 MODELS = ("llama3.1-8b", "qwen3-8b", "gpt-oss-20b", "mistral-7b")
@@ -319,3 +323,45 @@ def test_what_is_measured_and_what_would_settle_it_stand_in_the_answer():
         assert (named is None) == (document[key] is None)
         if named:
             assert named.text().partition(":")[0] in " ".join(found.text().split())
+
+
+def _shortfalls(cells, key):
+    """How far the measured deployment with the largest key is below the best of each cell, as sorted shares."""
+    best = [max(one.ratio for one in cell) for cell in cells]
+    return sorted(1 - max(cell, key=key).ratio / most for cell, most in zip(cells, best, strict=True))
+
+
+@pytest.mark.slow
+def test_recommended_among_measured_deployments():
+    """The deployment that the search ranks first of those measured for one model, lengths and limit on TPOT, over
+    devices, engines and layouts (InferenceX and others): in the median the best measured, and better than rules."""
+    cells = defaultdict(list)
+    for one in measured_fronts.shipped():
+        if one.limit_s:
+            cells[one.model, one.input_tokens, one.output_tokens, one.limit_s].append(one)
+    cells = [cell for cell in cells.values() if len({one.ratio for one in cell}) > 1]
+    assert len(cells) == 227
+
+    @cache
+    def computed(one):
+        """Tokens a second and device at the most requests that surely keep the limit; then as computed."""
+        fields = {name: getattr(one, name) for name in ("input_tokens", "output_tokens", *measured_fronts.LAYOUT)}
+        work = Workload(**fields, weights=one.weights or None, stack=one.engine)
+        limits = {"tpot_s": one.limit_s}
+        design = common.design(one.device.lower(), one.model, one.kv or "fp16")
+        server = search.ServerDesign(one.device, design, work, search.Demand(None, None, limits))
+        held = server.holds, server.holds_within(limits, False)
+        return tuple(server.results(n)["throughput_tokens_per_s"] / one.n_devices if n else 0.0 for n in held)
+
+    ours = _shortfalls(cells, computed)
+    rules = {
+        "fewest devices": _shortfalls(cells, lambda one: -one.n_devices),
+        "newest": _shortfalls(cells, lambda one: (one.month, one.release)),
+        "FP8 always": _shortfalls(cells, lambda one: (one.kv == "fp8", -one.n_devices)),
+    }
+    assert median(ours) <= 0.05
+    assert sum(shortfall <= 0.05 for shortfall in ours) >= 0.75 * len(ours)
+    assert ours[int(0.9 * len(ours))] <= 0.35  # a third fewer tokens in one of ten
+    for rule in rules.values():
+        assert median(ours) < median(rule)
+        assert ours[int(0.9 * len(ours))] < rule[int(0.9 * len(rule))]
