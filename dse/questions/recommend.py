@@ -91,11 +91,8 @@ class Recommendation(QuestionAnswer):
     def other_loads(self) -> dict[str, Fleet | None]:
         """The best deployment at twice and at half the load."""
         amount = self.search.demand.amount
-        return (
-            {"twice the load": self.search.at(2 * amount), "half the load": self.search.at(amount / 2)}
-            if amount
-            else {}
-        )
+        factors = {"twice the load": 2.0, "half the load": 0.5} if amount else {}
+        return {name: self.search.at(factor * float(amount or 0)) for name, factor in factors.items()}
 
     def to_json(self) -> dict[str, Any]:
         """All of it, in SI base units."""
@@ -152,7 +149,9 @@ class Recommendation(QuestionAnswer):
 
     def _card_lines(self) -> list[list[str]]:
         rows = [told(deployment) for deployment in self.cards.values()]
-        shown = _CARD if self.search.demand.limits else _CARD[:-1]
+        shown: tuple[Column, ...] = _CARD if self.search.demand.limits else _CARD[:-1]
+        if self.first.server.work.output_tokens == 1:
+            shown = tuple(column for column in shown if column.name != "TPOT")
         return [[column.title or column.name, *(column.cell(row) for row in rows)] for column in shown]
 
     def _change_lines(self) -> list[str]:
@@ -172,12 +171,12 @@ class Recommendation(QuestionAnswer):
         else:
             said = f"Changing today's flags saves {_usd(from_today.saves_usd)} an hour on the same devices."
         unread = f" Not read: {', '.join(from_today.left_out)}." if from_today.left_out else ""
-        return [*wrap(said + unread, WIDTH), *aligned([_CHANGE, *rows], 2), ""]
+        return [*wrap(said + unread, WIDTH), *aligned([[*_CHANGE, f"{_pace(self.first)} at most"], *rows], 2), ""]
 
     def _runner_up_text(self) -> str:
         first, rival = self.first, self.runner_up
         if rival is None:
-            return "Nothing else holds this load within the limits at less than twice the cost."
+            return "Nothing else that was tried holds this load within the limits."
         chance = sure_text(ahead(rival, first).sure)
         return (
             f"Runner-up: {words(rival)}. It lost as it {_why_lost(rival, first, self.search.objective)}; {chance} sure "
@@ -188,13 +187,14 @@ class Recommendation(QuestionAnswer):
         """Gains of one more server, of longer limits, of 16-bit keys and values."""
         first, demand = self.first, self.search.demand
         lines, n, server = [], first.n_servers, first.server
+        pace = _pace(first)
         if demand.amount:
             price = self.search.price(server)
             usd = price.usd_per_hour(server.n_devices, n + 1) - first.usd_per_hour
             more = replace(first, n_servers=n + 1)
             lines.append(
                 f"One more server of {server.n_devices}: {_usd(usd)} an hour more, holds {_three(more.holds)} in place "
-                f"of {_three(first.holds)}, TPOT at most {_ms(more.tpot_s)} in place of {_ms(first.tpot_s)}."
+                f"of {_three(first.holds)}, {pace} at most {_ms(more.time_s)} in place of {_ms(first.time_s)}."
             )
         looser = {name: demand.limits[name] + step for name, step in LOOSER.items() if name in demand.limits}
         lines += [self._looser(looser)] if looser else []
@@ -211,11 +211,8 @@ class Recommendation(QuestionAnswer):
         server, limits, said = self.first.server, self.search.demand.limits, []
         for column, limit in looser.items():
             holds = self.first.n_servers * server.holds_within({**limits, column: limit})
-            more = (
-                "no more"
-                if holds <= self.first.holds * (1 + 1e-6)
-                else f"{_three(holds)}, not {_three(self.first.holds)}"
-            )
+            is_more = holds > self.first.holds * (1 + 1e-6)
+            more = f"{_three(holds)}, not {_three(self.first.holds)}" if is_more else "no more"
             name = limits_text({column: limit - limits[column]})
             said.append(f"{name} longer holds {more}")
         return f"{'; '.join(said)}."
@@ -274,7 +271,7 @@ class Recommendation(QuestionAnswer):
         ]
 
 
-_CHANGE = ["from today", "servers", "an hour", "holds", "TPOT at most"]
+_CHANGE = ["from today", "servers", "an hour", "holds"]
 
 
 def _change_row(change: Change) -> list[str]:
@@ -282,7 +279,7 @@ def _change_row(change: Change) -> list[str]:
     if fleet is None:
         return [change.what, "does not hold it", "-", "-", "-"]
     servers = f"{fleet.n_servers:,} x {fleet.server.n_devices} {fleet.server.design.device.name}"
-    return [change.what, servers, _usd(fleet.usd_per_hour), _three(fleet.holds), _ms(fleet.tpot_s)]
+    return [change.what, servers, _usd(fleet.usd_per_hour), _three(fleet.holds), _ms(fleet.time_s)]
 
 
 def told(deployment: Fleet) -> Result:
@@ -324,7 +321,7 @@ def _row(deployment: Fleet) -> Result:
         "usd_per_hour": deployment.usd_per_hour,
         "load": deployment.load,
         "holds": deployment.holds,
-        "tpot_high_s": deployment.tpot_s,
+        "time_high_s": deployment.time_s,
     }
 
 
@@ -380,11 +377,16 @@ def _why_lost(rival: Fleet, first: Fleet, objective: str) -> str:
         return f"stores fewer bits at the same cost (drop of scores {drop}), though it holds {_three(rival.holds)}"
     if rival.holds < first.holds * (1 - common.TIE):
         return f"holds {_three(rival.holds)} at the same cost, not {_three(first.holds)}"
-    return f"is slower at the same cost: TPOT at most {_ms(rival.tpot_s)}, not {_ms(first.tpot_s)}"
+    return f"is slower at the same cost: {_pace(first)} at most {_ms(rival.time_s)}, not {_ms(first.time_s)}"
 
 
 def _usd(usd: float) -> str:
     return f"{usd:,.2f} USD" if usd < 1000 else f"{usd:,.0f} USD"
+
+
+def _pace(fleet: Fleet) -> str:
+    """The time that says how fast it is, by its name."""
+    return fleet.server.pace.removesuffix("_s").upper()
 
 
 def _three(number: float) -> str:

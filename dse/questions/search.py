@@ -166,11 +166,16 @@ class ServerDesign:
         assert waits is not None  # below what it holds
         return waits
 
-    def tpot_s(self, amount: float) -> float:
-        """Time per token at a load, at the upper end of its interval."""
+    @property
+    def pace(self) -> str:
+        """The column of the time that says how fast it is: TPOT, of answers of one token TTFT."""
+        return "tpot_s" if self.work.output_tokens > 1 else "ttft_s"
+
+    def time_s(self, amount: float) -> float:
+        """Time per token at a load, of answers of one token to the first, at the upper end of its interval."""
         if self.demand.rate is not None:
-            return self._waits(amount).tpot_s * self.late["tpot_s"]
-        return uncertainty.ends(self._row(int(amount)), "tpot_s")[1]
+            return float(getattr(self._waits(amount), self.pace)) * self.late[self.pace]
+        return uncertainty.ends(self._row(int(amount)), self.pace)[1]
 
     @property
     def least_times(self) -> dict[str, float]:
@@ -222,9 +227,9 @@ class Fleet:
         return share if self.server.demand.rate is not None else float(math.ceil(share))
 
     @cached_property
-    def tpot_s(self) -> float:
-        """Time per token at the upper end of its interval."""
-        return self.server.tpot_s(self.each)
+    def time_s(self) -> float:
+        """Time per token, of answers of one token to the first, at the upper end of its interval."""
+        return self.server.time_s(self.each)
 
     @cached_property
     def results(self) -> Result:
@@ -259,7 +264,7 @@ class Fleet:
 
 def _least_cost(fleet: "Fleet") -> tuple[float, ...]:
     """The cheapest first; of as much money 16-bit keys and values, then what holds more and is faster."""
-    return fleet.usd_per_hour, not fleet.server.is_exact, -fleet.holds, fleet.tpot_s
+    return fleet.usd_per_hour, not fleet.server.is_exact, -fleet.holds, fleet.time_s
 
 
 #: what is best, by the name of an objective: the least key
@@ -292,7 +297,7 @@ class Grid:
 
 
 class Budget(NamedTuple):
-    """Budget of a deployment beside its times."""
+    """The money and the devices that there are."""
 
     usd_per_hour: float = math.inf
     #: devices at most, by the name that was asked for
@@ -516,8 +521,8 @@ class Search:
 
     @property
     def fastest(self) -> Fleet:
-        """The least time per token that the money buys."""
-        return min(self._widest, key=lambda d: (d.tpot_s, d.usd_per_hour))
+        """The least time per token that the money buys (`ServerDesign.pace`)."""
+        return min(self._widest, key=lambda d: (d.time_s, d.usd_per_hour))
 
     @property
     def roomiest(self) -> Fleet:

@@ -126,11 +126,19 @@ def test_cards_keep_their_promises(found):
     cheapest, fastest, roomiest = cards.values()
     assert cheapest.usd_per_hour == min(found.table["usd_per_hour"])
     assert max(fastest.usd_per_hour, roomiest.usd_per_hour) <= 2 * cheapest.usd_per_hour
-    assert fastest.tpot_s <= min(cheapest.tpot_s, roomiest.tpot_s)
+    assert fastest.time_s <= min(cheapest.time_s, roomiest.time_s)
     assert roomiest.holds >= max(cheapest.holds, fastest.holds)
     for card in cards.values():
         assert card.load == 20 <= card.holds
         assert card.usd_per_million_tokens == pytest.approx(card.usd_per_hour / (3600 * 20 * 500) * 1e6)
+
+
+def test_answers_of_one_token_have_a_time_to_the_first_alone():
+    asked = {"model": "qwen3-8b", "devices": ["h100"], "engines": ["vllm"], "output_tokens": 1, "rate": 2}
+    found = dse.recommend(**asked)
+    assert "TPOT" not in found.text()
+    assert "TTFT at most" in found.text()
+    assert found.table["time_high_s"].iloc[0] == pytest.approx(found.best["ttft_s_high"], rel=1e-6)
 
 
 def test_what_it_holds_is_what_load_says():

@@ -13,10 +13,16 @@ from dse.questions.recommend import Recommendation
 def source_of(answer: Recommendation) -> Source:
     """The table of an answer of `dse recommend` and what its figure says beside it."""
     cards = [
-        {"name": name, "usd_per_hour": card.usd_per_hour, "tpot_high_s": card.tpot_s}
+        {"name": name, "usd_per_hour": card.usd_per_hour, "time_high_s": card.time_s}
         for name, card in answer.cards.items()
     ]
-    about = {"notes": [answer.verdict, f"{answer.question}."], "limits": answer.search.demand.limits, "cards": cards}
+    pace = answer.first.server.pace
+    about = {
+        "pace": pace,
+        "notes": [answer.verdict, f"{answer.question}."],
+        "limits": answer.search.demand.limits,
+        "cards": cards,
+    }
     spent = max([answer.search.spent_usd, *(card.usd_per_hour for card in answer.cards.values())])
     return Source(answer.table[answer.table["usd_per_hour"] <= spent], about=about)
 
@@ -25,24 +31,25 @@ def source_of(answer: Recommendation) -> Source:
     "recommend",
     "Time per token against the cost of an hour: what a load can run on.",
     by("recommend ... --out DIR", "recommend"),
-    ("device", "stack", "quantizer", "n_servers", "n_devices_a_server", "usd_per_hour", "holds", "tpot_high_s"),
+    ("device", "stack", "quantizer", "n_servers", "n_devices_a_server", "usd_per_hour", "holds", "time_high_s"),
     answer=Recommendation,
     source_of=source_of,
 )
 def chart(source: Source) -> Chart:
     """A mark a deployment, a color a device; beside the table: `cards`, with their places, and `limits` (seconds)."""
     table, about = source.table, source.about
-    cards, limit = about.get("cards", []), about.get("limits", {}).get("tpot_s")
+    cards, limit = about.get("cards", []), about.get("limits", {}).get(about.get("pace", "tpot_s"))
+    pace = str(about.get("pace", "tpot_s")).removesuffix("_s").upper()
     usd = [*table["usd_per_hour"].astype(float), *(card["usd_per_hour"] for card in cards)]
-    times = [*table["tpot_high_s"].astype(float), *(card["tpot_high_s"] for card in cards), *([limit] if limit else [])]
-    x, y = axes.linear("cost of an hour", "USD", usd), axes.linear("TPOT, at most", "ms", times, 1e-3)
+    times = [*table["time_high_s"].astype(float), *(card["time_high_s"] for card in cards), *([limit] if limit else [])]
+    x, y = axes.linear("cost of an hour", "USD", usd), axes.linear(f"{pace}, at most", "ms", times, 1e-3)
     series = []
     for device, look in style.looks(list(dict.fromkeys(table["device"]))).items():
         rows = table[table["device"] == device]
-        texts = (_text(row) for _, row in rows.iterrows())
-        series.append(marks.points(str(device), rows["usd_per_hour"], rows["tpot_high_s"], look, texts))
+        texts = (_text(row, pace) for _, row in rows.iterrows())
+        series.append(marks.points(str(device), rows["usd_per_hour"], rows["time_high_s"], look, texts))
     for card in cards:
-        place = (card["usd_per_hour"],), (card["tpot_high_s"],)
+        place = (card["usd_per_hour"],), (card["time_high_s"],)
         series.append(style.mark(style.KEY_CHOSEN, *place, 1.3, (card["name"],)))
     if limit:
         series.append(marks.rule("limit", x, limit, style.GRAY, "dot"))
@@ -57,10 +64,10 @@ def chart(source: Source) -> Chart:
     )
 
 
-def _text(row: pd.Series) -> str:
+def _text(row: pd.Series, pace: str) -> str:
     split = layouts.words(row.to_dict())
     return (
         f"{row['n_servers']:,} x {row['n_devices_a_server']} {row['device']}, {row['stack']}, {row['quantizer']}"
-        f"{', ' + split if split else ''}\n{row['usd_per_hour']:,.2f} USD an hour, TPOT at most "
-        f"{1e3 * row['tpot_high_s']:,.3g} ms\nholds {row['holds']:,.4g}"
+        f"{', ' + split if split else ''}\n{row['usd_per_hour']:,.2f} USD an hour, {pace} at most "
+        f"{1e3 * row['time_high_s']:,.3g} ms\nholds {row['holds']:,.4g}"
     )
