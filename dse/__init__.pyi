@@ -1628,7 +1628,8 @@ def recommend(
         best, and its gain.
     objective: What must be best.
     budget: Most USD an hour.
-    max_drop: No KV format whose published scores drop by more, or where that cannot be told.
+    max_drop: No KV format whose scores may drop by more, as published; default: none that may drop by
+        more than 12 %, unless --quantizers names it.
     engines: Engines to choose from; default: vllm, sglang and trtllm.
     quantizers: KV quantizers to choose from; default: fp16 and all that the engine runs there for the
         model.

@@ -82,7 +82,11 @@ class Recommend(AssumesLike, WithLimits, Sourced, WithFigure):
     )
     budget: str | None = option(None, "Most USD an hour.", metavar="40/h")
     max_drop: float | None = option(
-        None, "No KV format whose published scores drop by more, or where that cannot be told.", PERCENT, metavar="1%"
+        None,
+        "No KV format whose scores may drop by more, as published; default: none that may drop by more than 12 %, unless "
+        "--quantizers names it.",
+        PERCENT,
+        metavar="1%",
     )
     engines: Sequence[str] | None = option(
         None, "Engines to choose from; default: vllm, sglang and trtllm.", NAMES, metavar="A,B"
@@ -109,6 +113,11 @@ class Recommend(AssumesLike, WithLimits, Sourced, WithFigure):
     def lacking(self) -> str:
         """A model, by itself or in today's command."""
         return "" if self.model or self.start else "--model is missing: see dse recommend --help"
+
+    def unused(self) -> dict[str, str]:
+        """Without a load the devices are full: most throughput is what is left to ask."""
+        is_full = self.rate is None and self.requests is None
+        return {"objective": "without --rate or --requests, when the most throughput is searched"} if is_full else {}
 
     def run(self, console: Console = SILENT) -> Recommendation:
         """The deployments that hold the load within the limits."""

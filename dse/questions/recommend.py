@@ -484,6 +484,8 @@ def _nothing(found: Search) -> str:
     if not (fitting := [server for server in servers if server.most]):
         reason = servers[-1].point.infeasible_reason
         return f"no layout fits: {reason}: add --most, other --devices, or --weights of fewer bits"
+    if not (fitting := [server for server in fitting if server.starts]):
+        return f"{servers[-1].command.cannot[0]}: name another with --quantizers, or add --other-software"
     least = [(server, server.least_times) for server in fitting]
     server, times = min(least, key=lambda pair: max(pair[1][name] / limit for name, limit in demand.limits.items()))
     alone = replace(_alone(server, found), load=0.0)

@@ -94,9 +94,10 @@ class ServerDesign:
 
     @property
     def starts(self) -> bool:
-        """Whether the engine's command line says the design; yes where no command is written for the engine."""
-        engine = str(self.fixed["stack"] or "").partition("@")[0]
-        return bool(self.command.line) or engine not in server_flags.engines()
+        """Whether the engine's command line says the design; yes where no command is written for the engine, and where
+        other software may run it."""
+        name = str(self.fixed["stack"] or "").partition("@")[0]
+        return self.work.other_software or name not in server_flags.engines() or bool(self.command.line)
 
     @property
     def is_exact(self) -> bool:

@@ -223,6 +223,7 @@ def test_text_and_json_of_the_command(run):
         ({"rate": 1, "devices": ["h100", "h100"]}, "is there twice"),
         ({"rate": 1, "engines": ["vlm"]}, "vlm"),
         ({"rate": 0.0}, "rate = 0"),
+        ({"devices": ["1xh100"], "quantizers": ["oaken"]}, "No design here is run"),
         ({"rate": 1, "devices": ["rtx-4090"], "model": "llama3.1-405b", "most": 1}, "no layout fits"),
     ],
 )
@@ -381,3 +382,15 @@ def test_recommended_among_measured_deployments():
     for rule in rules.values():
         assert median(ours) < median(rule)
         assert ours[int(0.9 * len(ours))] < rule[int(0.9 * len(rule))]
+
+
+def test_an_objective_without_a_load_is_refused(run):
+    status, out, err = run("recommend", "--model", "qwen3-8b", "--devices", "2xh100", "--objective", "energy")
+    assert (status, out) == (2, "")
+    assert err.startswith("error: objective = 'energy': has no effect without --rate or --requests")
+
+
+def test_other_software_needs_no_command():
+    found = dse.recommend(model="llama3.1-8b", devices=["1xh100"], quantizers=["oaken"], other_software=True)
+    assert (found.best["quantizer"], found.command) == ("oaken", "")
+    assert "no command: " in found.text()
