@@ -83,8 +83,8 @@ class Recommend(AssumesLike, WithLimits, Sourced, WithFigure):
     budget: str | None = option(None, "Most USD an hour.", metavar="40/h")
     max_drop: float | None = option(
         None,
-        "No KV format whose scores may drop by more, as published; default: none that may drop by more than 12 %, unless "
-        "--quantizers names it.",
+        "No KV format whose scores may drop by more, as published; default: none that may drop by more than 12 %, "
+        "unless --quantizers names it.",
         PERCENT,
         metavar="1%",
     )
