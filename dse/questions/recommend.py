@@ -18,7 +18,7 @@ from dse.questions import common, interactivity, layouts, search
 from dse.questions.changes import Change, Changes
 from dse.questions.common import QuestionAnswer, Result, limits_text, sure_text
 from dse.questions.measured_fronts import MeasuredFront, measured_front
-from dse.questions.search import Budget, Demand, Fleet, Grid, Search
+from dse.questions.search import Budget, Demand, Fleet, Grid, Search, ServerDesign
 from dse.questions.two_runs import TwoRuns, two_runs
 from dse.specs.prices import Price
 
@@ -47,6 +47,14 @@ class Recommendation(QuestionAnswer):
     prices: Mapping[str, Price]
     #: from a server that runs today, where one is given
     changes: Changes | None = None
+
+    @property
+    def shown(self) -> dict[str, Fleet]:
+        """The cards by their heads, those that coincide as one."""
+        heads: dict[tuple[ServerDesign, int], list[str]] = {}
+        for name, fleet in self.cards.items():
+            heads.setdefault((fleet.server, fleet.n_servers), []).append(name)
+        return {", ".join(names): self.cards[names[0]] for names in heads.values()}
 
     @cached_property
     def best(self) -> Result:
@@ -118,9 +126,9 @@ class Recommendation(QuestionAnswer):
         """One screen: the verdict, the cards, their commands, the runner-up, what would change it."""
         measured = wrap(self.measured_front.text(), WIDTH) if self.measured_front else []
         lines = [f"What to run: {self.question}", "", *wrap(self.verdict, WIDTH), *measured, ""]
-        heads = [["", *self.cards], *self._card_lines()]
+        heads = [["", *self.shown], *self._card_lines()]
         lines += [*aligned(heads, left=len(heads[0])), ""]
-        for name, deployment in self.cards.items():
+        for name, deployment in self.shown.items():
             of = f", on each of {deployment.n_servers:,}" if deployment.n_servers > 1 else ""
             lines.append(f"{name}{of}: {_command_text(deployment)}")
         lines += ["", *self._change_lines()]
@@ -148,7 +156,7 @@ class Recommendation(QuestionAnswer):
         return f"Run {words(first)}, for {_usd(first.usd_per_hour)} an hour{sure}."
 
     def _card_lines(self) -> list[list[str]]:
-        rows = [told(deployment) for deployment in self.cards.values()]
+        rows = [told(deployment) for deployment in self.shown.values()]
         shown: tuple[Column, ...] = _CARD if self.search.demand.limits else _CARD[:-1]
         if self.first.server.work.output_tokens == 1:
             shown = tuple(column for column in shown if column.name != "TPOT")
@@ -259,7 +267,7 @@ class Recommendation(QuestionAnswer):
         limit = "A limit holds at the upper end of the 80 % interval of a time" if self.search.demand.limits else ""
         spent = f"the fastest and the roomiest cost at most {_usd(self.search.spent_usd)} an hour"
         poisson = "requests come at random (Poisson), to each server its share" if self.search.demand.rate else ""
-        said = "; ".join(filter(None, (limit, spent if len(self.cards) > 1 else "", poisson)))
+        said = "; ".join(filter(None, (limit, spent if self.search.demand.amount else "", poisson)))
         names = self.search.grid.left_out
         left_out = f" Left out for the drop of scores, or as nobody published it: {', '.join(names)}." if names else ""
         return [
@@ -455,9 +463,7 @@ def recommend(
         raise InputError(_nothing(found))
     cards = {FIRST[objective]: found.ranked[0]}
     if demand.amount:
-        for name, deployment in (("fastest", found.fastest), ("most room", found.roomiest)):
-            if deployment not in cards.values():
-                cards[name] = deployment
+        cards |= {"fastest": found.fastest, "most room": found.roomiest}
     return Recommendation(found, model, cards, prices)
 
 

@@ -394,3 +394,25 @@ def test_other_software_needs_no_command():
     found = dse.recommend(model="llama3.1-8b", devices=["1xh100"], quantizers=["oaken"], other_software=True)
     assert (found.best["quantizer"], found.command) == ("oaken", "")
     assert "no command: " in found.text()
+
+
+@quick_first(4, "seed", range(24))
+def test_fastest_and_roomiest_are_those_of_every_number_of_every_server(seed):
+    """Nothing that the search leaves out, nor another number of servers, is faster or holds more for the money."""
+    try:
+        found = dse.recommend(**problem(seed))
+    except InputError:
+        return
+    demand, usd = found.search.demand, found.search.spent_usd
+    fleets = []
+    for server in found.search.grid.servers:
+        if not (common.competes(server.fixed) and server.holds and server.starts):
+            continue
+        price = found.search.price(server)
+        for n in count(server.count(demand.amount)):
+            cost = price.usd_per_hour(server.n_devices, n)
+            if cost > usd * TIE or n > (demand.requests or n):
+                break
+            fleets.append(search.Fleet(server, n, cost, float(demand.amount)))
+    assert found.search.fastest.time_s == pytest.approx(min(fleet.time_s for fleet in fleets))
+    assert found.search.roomiest.holds == pytest.approx(max(fleet.holds for fleet in fleets))

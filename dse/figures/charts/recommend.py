@@ -14,7 +14,7 @@ def source_of(answer: Recommendation) -> Source:
     """The table of an answer of `dse recommend` and what its figure says beside it."""
     cards = [
         {"name": name, "usd_per_hour": card.usd_per_hour, "time_high_s": card.time_s}
-        for name, card in answer.cards.items()
+        for name, card in answer.shown.items()
     ]
     pace = answer.first.server.pace
     about = {
