@@ -36,6 +36,7 @@ __all__ = [
     "operations",
     "plot",
     "quantizer",
+    "recommend",
     "report",
     "report_table",
     "results",

@@ -21,6 +21,7 @@ from dse.questions.formats import Formats
 from dse.questions.interactivity import Interactivity
 from dse.questions.load import UnderLoad
 from dse.questions.need import Need, NeedBits
+from dse.questions.recommend import Recommendation
 from dse.questions.sensitivity import Sensitivity
 from dse.report.design import DesignResults as _DesignResults
 from dse.report.simulation import SimulatedRun
@@ -56,6 +57,7 @@ __all__ = [
     "operations",
     "plot",
     "quantizer",
+    "recommend",
     "report",
     "report_table",
     "results",
@@ -1578,6 +1580,77 @@ def quantizer(name: str, measurements: str | Path | None = None) -> QuantizerSpe
     'kivi:bits=4,group=64'
 
     Raises InputError with what is allowed.
+    """
+
+def recommend(
+    *,
+    devices: Sequence[str],
+    model: Model = "",
+    rate: float | None = None,
+    requests: int | None = None,
+    start: str | None = None,
+    objective: Literal["cost", "devices", "throughput", "energy"] = "cost",
+    budget: str | None = None,
+    max_drop: float | None = None,
+    engines: Sequence[str] | None = None,
+    quantizers: Sequence[str] | None = None,
+    cloud: Literal["aws", "azure"] | None = None,
+    price: Sequence[str] = (),
+    most: int | None = None,
+    any_size: bool = False,
+    workload: Workload | None = None,
+    max_tpot: str | None = None,
+    max_ttft: str | None = None,
+    bits: Literal["closed", "measured"] = "closed",
+    measurements: str | None = None,
+    input_tokens: int = 1024,
+    output_tokens: int = 1024,
+    weights: str | None = None,
+    max_num_seqs: int | None = None,
+    prompt_budget_tokens: int | None = None,
+    gpu_memory_utilization: float | None = None,
+    max_model_len: int | None = None,
+    state_type: Literal["auto", "float32", "float16", "bfloat16", "float8", "int8"] = "auto",
+    model_kind: Literal["auto", "ideal", "calibrated"] = "auto",
+    other_software: bool = False,
+) -> Recommendation:
+    """Recommend what to run for a load: devices, engine, KV format and layout, and how many servers.
+
+    Searches every device with every engine, KV format that the engine runs there, and layout over 1, 2, 4, 8 devices
+    and whole nodes, each in as many servers as hold the load within the limits at the upper end of their intervals.
+    The load is a rate, or a number of requests at all times; without one, as much as the devices hold (8xh200).
+
+    devices: Devices to choose from; with a number, 8xh200, no more than so many.
+    model: Model name, .toml file or config.json.
+    rate: Requests a second, which come at random.
+    requests: Requests at all times, in place of a rate.
+    start: A server that runs today on the first device, as it is started: each difference from the
+        best, and its gain.
+    objective: What must be best.
+    budget: Most USD an hour.
+    max_drop: No KV format whose scores may drop by more, as published; default: none that may drop by
+        more than 12 %, unless --quantizers names it.
+    engines: Engines to choose from; default: vllm, sglang and trtllm.
+    quantizers: KV quantizers to choose from; default: fp16 and all that the engine runs there for the
+        model.
+    cloud: List prices of this cloud, by whole instance; default: the prices of device files.
+    price: A price of your own, USD an hour of a device.
+    most: Devices of one server at most; default: 16.
+    any_size: Try other sizes than 1, 2, 4, 8 and whole nodes of 8 too.
+    workload: Requests, lengths, memory, weights and devices, as `dse.Workload(batch=64, tp=2)`.
+    max_tpot: Most time per token of a user.
+    max_ttft: Most time to the first token.
+    bits: Nominal outlier and sink counts, or those that the measured data had.
+    measurements: measurement.json of `dse measure` or `dse quantize`; default: of the sample of
+        SmolLM2-135M that ships.
+    Further parameters are the fields of `Workload`, in place of one.
+
+    Returns: The deployments that hold the load within the limits.
+    Raises InputError and SpecError for names, files and values, LimitError beyond what can be computed.
+
+    >>> found = dse.recommend(model="qwen3-32b", devices=["h100", "l40s"], rate=2, max_tpot="30 ms")
+    >>> found.best["device"], found.best["n_servers"]
+    ('H100', 1)
     """
 
 def report(

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from mcp.server import Server
 
 #: words of the commands that an agent has as tools
-TOOLS = ("point", "ask formats", "check-log", "scores")
+TOOLS = ("recommend", "point", "ask formats", "check-log", "scores")
 #: what the server says of itself
 INSTRUCTIONS = (
     "KV caches of LLM serving, by device, model, KV format and load: whether a design fits, its times, rates and "
-    "energy with 80 % intervals, which format pays, why a server does not start. Names are as people write them "
-    "(8xh200, Qwen/Qwen3-32B, fp8); a wrong one is answered by those near it. Numbers of JSON are in SI base "
-    "units. Say what a result rests on where it is assumed."
+    "energy with 80 % intervals, which format pays, what to run for a load, why a server does not start. Names are as "
+    "people write them (8xh200, Qwen/Qwen3-32B, fp8); a wrong one is answered by those near it. Numbers of JSON are in "
+    "SI base units. Say what a result rests on where it is assumed."
 )
 _TYPES = {"text": "string", "whole": "integer", "number": "number", "switch": "boolean"}
 _LISTS = {NAMES: "string", WHOLES: "integer", NUMBERS: "number", SHARES: "number"}

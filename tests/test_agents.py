@@ -30,12 +30,17 @@ PAGE = (ROOT / "docs" / "how-to" / "agents.md").read_text()
 TOOLS = {agents.name_of(cls): cls for cls in map(cli.operation_of, agents.TOOLS)}
 #: what each tool needs, and the command that asks the same
 LEAST = {
+    "recommend": {"model": "qwen3-32b", "devices": ["h200"], "rate": 2},
     "point": {"device": "h200", "model": "qwen3-32b"},
     "formats": {"device": "h200", "model": "qwen3-32b"},
     "check_log": {"log": LOG.read_text()},
     "scores": {},
 }
 CALLS = {
+    "recommend": (
+        {"model": "qwen3-32b", "devices": ["h100", "h200"], "rate": 2, "max_tpot": "30ms", "price": ["h100=2.1"]},
+        "recommend --model qwen3-32b --devices h100,h200 --rate 2 --tpot 30ms --price h100=2.1",
+    ),
     "point": (
         {"device": "8xh200", "model": "Qwen/Qwen3-32B", "quantizer": "fp8", "batch": 64, "input_tokens": "8k"},
         "point --device 8xh200 --model Qwen/Qwen3-32B --quantizer fp8 --batch 64 --input 8k",

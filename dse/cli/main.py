@@ -35,6 +35,7 @@ GROUPS = {
 }
 #: words of each command -> its operation, imported when the command is asked for
 OPERATIONS = {
+    "recommend": "recommend.Recommend",
     "point": "point.EvaluatePoint",
     "ask formats": "questions.CompareFormats",
     "ask cross": "questions.FindCrossover",
@@ -83,7 +84,7 @@ OPERATIONS = {
 #: headings of the help, and the commands that stand under each; of `ask` those below it
 SECTIONS = {
     "One design": ("point", "scores"),
-    "Questions": ("ask",),
+    "Questions": ("recommend", "ask"),
     "Serving": ("simulate", "traffic", "ring", "check-log"),
     "Many designs": ("sweep", "pareto", "report", "plot"),
     "KV formats on your own data": ("dump", "synthesize", "thresholds", "measure", "quantize", "lab", "mix", "study"),

@@ -161,14 +161,17 @@ class AssumesLike(Operation):
         return config.assumed_like(self.assume_like)
 
 
-def _counted(device: str) -> tuple[int, str] | None:
+def counted(device: Device) -> tuple[int, str] | None:
     """The number of devices and the name of a shipped one, where a name says both and is no device's or file's own."""
     from dse.specs import catalog, device_names
 
-    counted = device_names.counted(device.partition(":")[0])
-    if not counted or device_names.meant(device, catalog.device_aliases()) or Path(device).exists():
+    name = device.partition(":")[0] if isinstance(device, str) else ""
+    found = device_names.counted(name)
+    if not isinstance(device, str) or not found:
         return None
-    return counted[0], counted[1] + device[len(device.partition(":")[0]) :]
+    if device_names.meant(device, catalog.device_aliases()) or Path(device).exists():
+        return None
+    return found[0], found[1] + device[len(name) :]
 
 
 def _on_devices(op: OnDevice, count: int) -> Workload:
@@ -197,8 +200,8 @@ class OnDevice(AssumesLike):
     def __post_init__(self) -> None:
         """Split a name that says how many devices, 8xh100, into the device and the workload's tp. Raises InputError."""
         super().__post_init__()
-        if isinstance(self.device, str) and (counted := _counted(self.device)):
-            count, name = counted
+        if isinstance(self.device, str) and (found := counted(self.device)):
+            count, name = found
             object.__setattr__(self, "workload", _on_devices(self, count))
             object.__setattr__(self, "device", name)
 
@@ -284,8 +287,12 @@ class OnDesign(OnDevice, Quantized, WithWorkload, Sourced):
 class WithLimits(Operation):
     """The longest times that a user accepts."""
 
-    max_tpot: str | None = option(None, "Most time per token of a user.", metavar="'50 ms'", unit="s", is_said=True)
-    max_ttft: str | None = option(None, "Most time to the first token.", metavar="'2 s'", unit="s", is_said=True)
+    max_tpot: str | None = option(
+        None, "Most time per token of a user.", also=("--tpot",), metavar="'50 ms'", unit="s", is_said=True
+    )
+    max_ttft: str | None = option(
+        None, "Most time to the first token.", also=("--ttft",), metavar="'2 s'", unit="s", is_said=True
+    )
 
     def limits_s(self, output_tokens: int) -> dict[str, float]:
         """The limits that are given, in seconds, as `tpot_s` and `ttft_s`; an answer of one token has no time between

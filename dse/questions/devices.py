@@ -2,7 +2,7 @@
 experts whole or in slices, and with KV heads that would be copied shared by requests or by tokens.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -16,6 +16,7 @@ from dse.model.compare import Case, Comparison
 from dse.model.kv_layout import KvPlan
 from dse.model.point import Point
 from dse.model.uncertainty import Gain
+from dse.questions import layouts
 from dse.questions.common import (
     NAMED_FROM,
     NONE_RUNS,
@@ -31,24 +32,16 @@ from dse.questions.common import (
 )
 from dse.questions.measured_fronts import MeasuredFront, measured_front
 from dse.questions.two_runs import TwoRuns, two_runs
-from dse.specs import collectives, deployment
-from dse.specs.device_and_model import HardwareSpec, ModelSpec
+from dse.specs import collectives
+from dse.specs.device_and_model import HardwareSpec
 from dse.specs.workload import MAX_DEVICES, Workload
 
 #: devices at most, where none are asked for: two nodes of eight
 MOST_DEVICES = 16
-#: how the devices of a stage share experts, requests and tokens
-LAYOUT = ("ep", "dp_attention", "dcp")
-#: stages that are tried even where they do not divide the layers
-USUAL_STAGES = (2, 4, 8)
-#: engines that share the tokens of copied KV heads
-SHARES_TOKENS = ("vllm",)
 #: results that an answer tells of each split
 TOLD = (
     "n_devices",
-    "tp",
-    "pp",
-    *LAYOUT,
+    *layouts.SPLIT,
     "runs",
     "runs_why",
     "weight_bytes",
@@ -141,7 +134,7 @@ class Devices(QuestionAnswer):
 
     def text(self) -> str:
         """A table, and the answer."""
-        heads = _HEAD if any(options(split, LAYOUT) for split in self.splits) else _HEAD[:-1]
+        heads = _HEAD if any(options(split, layouts.SHARED) for split in self.splits) else _HEAD[:-1]
         lines = [self.question, "", "".join(f"{word:>14}" for word in heads)]
         for split in self.splits:
             n, rate = split["n_devices"], split["throughput_tokens_per_s"]
@@ -165,7 +158,8 @@ class Devices(QuestionAnswer):
                 ]
                 usd = split["usd_per_million_tokens"]
                 cells.append(f"{usd:,.2f} USD/M" if usd is not None else "")
-            lines.append("".join([*(f"{cell:>14}" for cell in cells), f"  {options(split, LAYOUT)}"]).rstrip())
+            shared = options(split, layouts.SHARED)
+            lines.append("".join([*(f"{cell:>14}" for cell in cells), f"  {shared}"]).rstrip())
         notes = filter(None, [self.note, refused_text(self.splits)])
         lines += ["", *notes, assumption_text(self.splits, THROUGHPUT), *filter(None, [self.age])]
         fewest = self.fewest
@@ -190,33 +184,11 @@ class Devices(QuestionAnswer):
 
 def split_text(split: Mapping[str, Any]) -> str:
     """A split by the options that ask for it."""
-    return options(split, ("tp", "pp", *LAYOUT)) or "as it is"
+    return options(split, layouts.SPLIT) or "as it is"
 
 
 def _size(n_bytes: int) -> str:
     return units.human(n_bytes, "B", 4)
-
-
-def _layouts(model: ModelSpec, work: Workload, tp: int, pp: int) -> list[Workload]:
-    """The ways of a split to share experts, requests and tokens that the model and engines have, plain first; none
-    where the model does not split so."""
-    plain = replace(work, tp=tp, pp=pp, pp_batches=None)
-    layouts: list[dict[str, Any]] = [{}]
-    if tp > 1 and not any((work.ep > 1, work.dp_attention, work.dcp > 1)):
-        experts: list[dict[str, Any]] = [{}] + [{"ep": tp}] * (model.n_experts > 1)
-        copies = min((tp // layer.n_kv_heads for layer in model.layers if layer.key_dim), default=1)
-        by_tokens = {"dcp": copies} if (work.stack or SHARES_TOKENS[0]).startswith(SHARES_TOKENS) else {}
-        shared: list[dict[str, Any]] = [{"dp_attention": True}, by_tokens] if copies > 1 else []
-        layouts = [{**expert, **other} for expert in experts for other in [dict[str, Any](), *filter(None, shared)]]
-    works = []
-    for layout in layouts:
-        split_work = replace(plain, **layout)
-        try:
-            deployment.check(model, split_work)
-        except InputError:
-            continue
-        works.append(split_work)
-    return works
 
 
 def _rank(split: Mapping[str, Any]) -> tuple[bool, bool, float, int, int]:
@@ -225,15 +197,6 @@ def _rank(split: Mapping[str, Any]) -> tuple[bool, bool, float, int, int]:
     size = split["weight_bytes"] + split["kv_bytes"]
     refused = not competes(split)
     return refused, not split["fits_whole_batch"], -(split["throughput_tokens_per_s"] or 0.0), -split["max_batch"], size
-
-
-def _sizes(model: ModelSpec, most: int, any_size: bool) -> Iterator[tuple[int, int]]:
-    """Splits by tp and pp over up to `most` devices."""
-    for pp in (n for n in range(1, most + 1) if model.n_layers % n == 0 or n in USUAL_STAGES):
-        for tp in range(1, most // pp + 1):
-            has_usual = deployment.is_usual(tp) and deployment.is_usual(tp * pp)
-            if any_size or (has_usual and (deployment.is_usual(pp) or tp >= deployment.SERVER)):
-                yield tp, pp
 
 
 def devices(
@@ -254,9 +217,9 @@ def devices(
     elif isinstance(most, bool) or not 1 <= most <= MAX_DEVICES:
         raise InputError(f"most = {show(most)}: must be a whole number of devices from 1 to {MAX_DEVICES:,}")
     splits = []
-    for tp, pp in _sizes(plan.model, most, any_size):
+    for tp, pp in layouts.sizes(plan.model, most, any_size):
         try:
-            tried = [engine.evaluate(Point(device, plan, layout)) for layout in _layouts(plan.model, work, tp, pp)]
+            tried = [engine.evaluate(Point(device, plan, way)) for way in layouts.layouts(plan.model, work, tp, pp)]
         except InputError as error:
             allowed, lacks = collectives.most_devices(device, most)
             raise InputError(f"{error}, or ask for --most {allowed}" if lacks else str(error)) from None
@@ -273,8 +236,8 @@ def devices(
         return answer
     whole = [i for i, split in enumerate(splits) if split["fits_whole_batch"] and competes(split)]
     same = [i for i in whole if splits[i]["n_devices"] == best["n_devices"]]
-    layouts = {i: {name: splits[i][name] for name in ("tp", "pp", *LAYOUT)} for i in same}
-    cases = {i: Case(device, plan, replace(work, pp_batches=None, **layout)) for i, layout in layouts.items()}
+    works = {i: replace(work, pp_batches=None, **{name: splits[i][name] for name in layouts.SPLIT}) for i in same}
+    cases = {i: Case(device, plan, split_work) for i, split_work in works.items()}
     compared = Comparison()
 
     def gain(index: int, other: int) -> Gain:

@@ -13,11 +13,12 @@ from dse.core.progress import Progress, each
 from dse.model import intervals, uncertainty
 from dse.model.point import Point
 from dse.model.uncertainty import Gain
-from dse.questions import common
+from dse.questions import common, layouts
 from dse.questions.common import Candidate, QuestionAnswer, Result, limits_text, seconds_text
 from dse.questions.measured_fronts import MeasuredFront, measured_front
 from dse.questions.two_runs import TwoRuns, two_runs
 from dse.specs.deployment import USUAL_SIZES
+from dse.specs.device_and_model import ModelSpec
 from dse.specs.workload import Workload
 
 #: requests at once that are tried
@@ -35,7 +36,7 @@ COLUMNS = (
     "n_devices",
     "tp",
     "pp",
-    "ep",
+    *layouts.SHARED,
     "model_kind",
     "stack",
     "ttft_s",
@@ -329,7 +330,7 @@ class Interactivity(QuestionAnswer):
         for speed in SPEEDS:
             fast = [row for row in self.fronts[name] if within(row, {**self._first_limit, "tpot_s": 1 / speed})]
             row = max(fast, key=middle_speed, default=None)
-            cells.append(f"{speeds(row)[1]:,.0f} ({row['batch']:,}, tp {row['tp']})" if row else "-")
+            cells.append(f"{speeds(row)[1]:,.0f} ({row['batch']:,}, {_split(row)})" if row else "-")
         return [name if common.competes(self.fronts[name][0]) else f"{name}, {common.NOT_RUN}", *cells]
 
     @property
@@ -349,7 +350,11 @@ _MEASURED = (
 def named(row: Mapping[str, Any]) -> str:
     """A design by its format, or as a page names it, and its split."""
     name = row.get("system") or row["quantizer"]
-    return f"{name}, tp {row['tp']}" if row["n_devices"] > 1 and f"tp {row['tp']}" not in str(name) else str(name)
+    return f"{name}, {_split(row)}" if row["n_devices"] > 1 and f"tp {row['tp']}" not in str(name) else str(name)
+
+
+def _split(row: Mapping[str, Any]) -> str:
+    return layouts.words(row) or "tp 1"
 
 
 def told(row: Mapping[str, Any]) -> str:
@@ -376,11 +381,15 @@ def interactivity(
 ) -> Interactivity:
     """Every design over batches and splits by tp, as servers that replace each request as it ends.
 
-    `splits` None: those of USUAL_SIZES that the model allows, or the workload's own where that names several devices. A
-    batch that does not run at once is left out: its requests wait, and no user gets more. Raises InputError for a split
-    that is out of range, and what keeps every design from being split so.
+    `splits` None: those of USUAL_SIZES that the model allows, or the workload's own where that names several devices;
+    each in every way to share experts, requests and tokens (`layouts`), unless the workload says one. A batch that does
+    not run at once is left out: its requests wait, and no user gets more. Raises InputError for a split that is out of
+    range, and what keeps every design from being split so.
     """
-    works = [work] if splits is None and work.n_devices > 1 else [replace(work, tp=n) for n in splits or USUAL_SIZES]
+    if splits is None and work.n_devices > 1:
+        works = [work]
+    else:
+        works = [way for n in splits or USUAL_SIZES for way in _ways(designs[0].plan.model, work, n)]
     rows: list[Result] = []
     pairs = [(design, split_work) for design in designs for split_work in works]
     wrong: list[DseError] = []
@@ -404,6 +413,12 @@ def interactivity(
     context = ", ".join([name, first_design.plan.model.name, *work.ways(first_design.plan.model), kept]) + how
     age = common.age_text(Point(first_design.device, first_design.plan, works[0]))
     return Interactivity(context, (*rows, *chosen.values()), dict(limits or {}), tuple(measured), age)
+
+
+def _ways(model: ModelSpec, work: Workload, tp: int) -> list[Workload]:
+    """The layouts of a split by tp; where there are none, the plain one, which says why."""
+    ways = layouts.layouts(model, work, tp, work.pp) or [replace(work, tp=tp)]
+    return [replace(way, pp_batches=work.pp_batches) for way in ways]
 
 
 def _at_batch(design: Candidate, work: Workload) -> Callable[[int], Result]:

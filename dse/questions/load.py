@@ -98,18 +98,7 @@ class UnderLoad(QuestionAnswer):
         limits = {name: limit / (self.late.get(name, 1.0) if is_sure else 1.0) for name, limit in limits.items()}
         if self.server is None or not self.full_requests_per_s:
             return None
-        low, high = LEAST_LOAD * self.full_requests_per_s, self.full_requests_per_s
-        if not self._keeps(low, limits):
-            return None
-        for _ in range(N_HALVINGS):
-            middle = (low + high) / 2
-            low, high = (middle, high) if self._keeps(middle, limits) else (low, middle)
-        return low
-
-    def _keeps(self, requests_per_s: float, limits: Mapping[str, float]) -> bool:
-        assert self.server is not None
-        waits = waits_at(self.server, requests_per_s)
-        return waits is not None and all(getattr(waits, name) <= limit for name, limit in limits.items())
+        return rate_within(self.server, self.full_requests_per_s, limits)
 
     def within_text(self, limits: Mapping[str, float]) -> str:
         """The most requests a second within limits, in a sentence."""
@@ -133,6 +122,23 @@ class UnderLoad(QuestionAnswer):
         if self.server is None or not self.rows or requests_per_s > self.rows[-1]["requests_per_s"]:
             return None
         return _row(self.design, self.server, requests_per_s)
+
+
+def rate_within(server: TrafficServer, full_requests_per_s: float, limits: Mapping[str, float]) -> float | None:
+    """Most requests a second at which the times of a server keep their limits (seconds by column) as computed, found by
+    halving below what it serves when it is always full; None where hardly any rate does."""
+
+    def keeps(requests_per_s: float) -> bool:
+        waits = waits_at(server, requests_per_s)
+        return waits is not None and all(getattr(waits, name) <= limit for name, limit in limits.items())
+
+    low, high = LEAST_LOAD * full_requests_per_s, full_requests_per_s
+    if not keeps(low):
+        return None
+    for _ in range(N_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if keeps(middle) else (low, middle)
+    return low
 
 
 def _row(design: str, server: TrafficServer, requests_per_s: float) -> dict[str, Any] | None:

@@ -46,6 +46,15 @@ COMMANDS = {
     "ask load": (("", "--max-tpot 50ms", "--max-ttft 1s --loads 10%,100%"), True),
     "ask interactivity": (("--splits 1,2 --quantizers fp8", "--max-tpot 20ms --quantizers fp16 --splits 1"), True),
     "ask devices": (("--most 2",), False),
+    "recommend": (
+        (
+            "--rate 2 --most 2 --engines vllm",
+            "--requests 9 --tpot 50ms --most 2",
+            "--rate 0.1 --quantizers fp16,fp8 --objective energy --ttft 3s",
+            "--requests 3 --quantizers fp16 --objective devices --budget 20/h",
+        ),
+        True,
+    ),
     "ring": (("--devices 2",), False),
     "traffic": (("azure-conv --max-tokens 4096",), False),
     "check-log": ((LOG,), True),

@@ -142,10 +142,10 @@ def test_the_runner_up_is_named_where_it_may_well_be_better():
     assert chance == pytest.approx(1 - uncertainty.gain(winner, rival).sure)
     assert 0.2 <= chance < 0.5
     said = speeds.verdict(near, {"tpot_s": 0.1})
-    assert f" Runner-up, {100 * chance:.0f} % sure to be better: fp16, tp 1, 64 requests" in said
+    assert f" Runner-up, {100 * chance:.0f} % sure to be better: fp16, pp 2, 64 requests" in said
     line = speeds.Interactivity("", tuple(near), {"tpot_s": 0.1}).two_runs.text()
     assert line == speeds.Interactivity("", tuple(near), {}).two_runs.text()
-    assert line.startswith(f"Two runs would tell fp16, tp 2 from fp16, tp 1 ({100 - 100 * chance:.0f} % sure now, ")
+    assert line.startswith(f"Two runs would tell fp16, tp 2 from fp16, pp 2 ({100 - 100 * chance:.0f} % sure now, ")
     assert speeds.runner_up(far, winner, {"tpot_s": 0.1}) is None
     assert "Runner-up" not in speeds.verdict(far, {"tpot_s": 0.1})
     # one that does not surely keep the limit, another batch of the same, and rows of tables that say less are none

@@ -12,8 +12,9 @@ from dse.questions.formats import Formats
 from dse.questions.interactivity import Interactivity
 from dse.questions.load import UnderLoad
 from dse.questions.need import Need, NeedBits
+from dse.questions.recommend import Recommendation
 
-Answer = Formats | Crossing | Need | NeedBits | Effects | BestMap | UnderLoad | Interactivity
+Answer = Formats | Crossing | Need | NeedBits | Effects | BestMap | UnderLoad | Interactivity | Recommendation
 
 
 def write(out: str, answer: Answer, command: str, static: str = "auto") -> str:

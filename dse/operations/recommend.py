@@ -1,0 +1,199 @@
+"""Advice for a load: `dse recommend`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from dse.core.errors import InputError, show
+from dse.core.field import NAMES, NUMBER, PERCENT, SWITCH, WHOLE
+from dse.operations.declare import SILENT, Console, operation, option, work
+from dse.operations.shared import (
+    AssumesLike,
+    Model,
+    Sourced,
+    WithFigure,
+    WithLimits,
+    counted,
+    hardware,
+    language_model,
+    model_option,
+    several,
+)
+from dse.specs.workload import MAX_BATCH, MAX_DEVICES, Workload
+
+if TYPE_CHECKING:
+    from dse.questions.recommend import Recommendation
+    from dse.specs.device_and_model import HardwareSpec
+
+#: fields of a workload that a user says; the search has the rest
+SAID = (
+    "input_tokens",
+    "output_tokens",
+    "weights",
+    "max_num_seqs",
+    "prompt_budget_tokens",
+    "gpu_memory_utilization",
+    "max_model_len",
+    "state_type",
+    "model_kind",
+    "other_software",
+)
+
+
+@operation("recommend", "What to run for a load: advice that ends in a command.", function="recommend")
+class Recommend(AssumesLike, WithLimits, Sourced, WithFigure):
+    """Recommend what to run for a load: devices, engine, KV format and layout, and how many servers.
+
+    Searches every device with every engine, KV format that the engine runs there, and layout over 1, 2, 4, 8 devices
+    and whole nodes, each in as many servers as hold the load within the limits at the upper end of their intervals.
+    The load is a rate, or a number of requests at all times; without one, as much as the devices hold (8xh200).
+
+    >>> found = dse.recommend(model="qwen3-32b", devices=["h100", "l40s"], rate=2, max_tpot="30 ms")
+    >>> found.best["device"], found.best["n_servers"]
+    ('H100', 1)
+    """
+
+    model: Model = model_option("")
+    devices: Sequence[str] = option(
+        kind=NAMES,
+        help="Devices to choose from; with a number, 8xh200, no more than so many.",
+        former=("--device",),
+        metavar="A,B",
+        is_said=True,
+    )
+    rate: float | None = option(None, "Requests a second, which come at random.", NUMBER, metavar="20", low=1e-6)
+    requests: int | None = option(
+        None, "Requests at all times, in place of a rate.", WHOLE, metavar="64", low=1, high=MAX_BATCH
+    )
+    start: str | None = option(
+        None,
+        "A server that runs today on the first device, as it is started: each difference from the best, and its gain.",
+        name="from",
+        metavar="'vllm serve ...'",
+    )
+    objective: str = option(
+        "cost",
+        "What must be best.",
+        metavar="cost|devices|throughput|energy",
+        choices=("cost", "devices", "throughput", "energy"),
+    )
+    budget: str | None = option(None, "Most USD an hour.", metavar="40/h")
+    max_drop: float | None = option(
+        None,
+        "No KV format whose scores may drop by more, as published; default: none that may drop by more than 12 %, "
+        "unless --quantizers names it.",
+        PERCENT,
+        metavar="1%",
+    )
+    engines: Sequence[str] | None = option(
+        None, "Engines to choose from; default: vllm, sglang and trtllm.", NAMES, metavar="A,B"
+    )
+    quantizers: Sequence[str] | None = option(
+        None,
+        "KV quantizers to choose from; default: fp16 and all that the engine runs there for the model.",
+        NAMES,
+        former=("--quantizer",),
+        metavar="A,B",
+    )
+    cloud: str | None = option(
+        None, "List prices of this cloud, by whole instance; default: the prices of device files.", metavar="aws|azure"
+    )
+    price: Sequence[str] = option(
+        (), "A price of your own, USD an hour of a device.", metavar="h100=2.1", is_repeated=True
+    )
+    most: int | None = option(
+        None, "Devices of one server at most; default: 16.", WHOLE, unit="device", low=1, high=MAX_DEVICES
+    )
+    any_size: bool = option(False, "Try other sizes than 1, 2, 4, 8 and whole nodes of 8 too.", SWITCH, name="any")
+    workload: Workload = work(only=SAID, takes_all=False)
+
+    def lacking(self) -> str:
+        """A model, by itself or in today's command."""
+        return "" if self.model or self.start else "--model is missing: see dse recommend --help"
+
+    def unused(self) -> dict[str, str]:
+        """Without a load the devices are full: most throughput is what is left to ask."""
+        is_full = self.rate is None and self.requests is None
+        return {"objective": "without --rate or --requests, when the most throughput is searched"} if is_full else {}
+
+    def run(self, console: Console = SILENT) -> Recommendation:
+        """The deployments that hold the load within the limits."""
+        from dse.questions import recommend, search
+        from dse.questions.changes import changes
+        from dse.specs import prices
+        from dse.specs.measurements import CLOSED
+
+        if self.rate is not None and self.requests is not None:
+            raise InputError(f"requests = {self.requests}: cannot stand beside --rate {self.rate:g}: give one of both")
+        said, left_out = self._said()
+        model, work = self.model or said.get("model"), self.workload
+        if not model:
+            raise InputError(f"from = {show(self.start)}: names no model that is known here: add --model")
+        if said.get("weights") and work.weights is None:
+            work = replace(work, weights=said["weights"])
+        devices, counts = self._hardware()
+        if self.rate is None and self.requests is None and len(counts) < len(devices):
+            raise InputError("rate is missing: give --rate, --requests, or how many devices there are (8xh200)")
+        limits_s, budget_usd = self.limits_s(self.workload.output_tokens), self._budget_usd()
+        priced = prices.prices_of(devices, self.cloud, prices.own(several(self.price)))
+        least = min(price.usd_per_hour(1, 1) for price in priced.values())
+        if budget_usd < least:
+            raise InputError(f"budget = {show(self.budget)}: one device costs {least:,.4g} USD an hour: give more")
+        demand = search.Demand(self.rate, self.requests, limits_s)
+        choices = search.Choices(
+            engines=None if self.engines is None else tuple(several(self.engines)),
+            quantizers=None if self.quantizers is None else tuple(several(self.quantizers)),
+            most=self.most or search.MOST_DEVICES,
+            any_size=self.any_size,
+            max_drop_frac=self.max_drop,
+            bits=self.source() or CLOSED,
+        )
+        found = search.grid(devices, language_model(model), work, demand, choices, counts)
+        objective = self.objective if demand.amount else "throughput"
+        budget = search.Budget(budget_usd, counts)
+        answer = recommend.recommend(found, demand, priced, objective, budget, console.progress)
+        if self.start:
+            answer = replace(answer, changes=changes(self.start, said, left_out, answer.search, choices.bits))
+        self.say_left_out(self.workload.output_tokens, console)
+        return answer
+
+    def _said(self) -> tuple[dict[str, Any], list[str]]:
+        """The fields that today's command sets, and its flags that no field has. Raises InputError."""
+        if not self.start:
+            return {}, []
+        from dse.specs import server_flags
+
+        command = server_flags.read(self.start)
+        if not command.values:
+            raise InputError(f"from = {show(self.start)}: must be a server's command, such as 'vllm serve MODEL'")
+        return command.values, command.left_out
+
+    def _budget_usd(self) -> float:
+        """USD an hour at most. Raises InputError."""
+        if self.budget is None:
+            return math.inf
+        text = str(self.budget).strip().lower().removesuffix("usd/h").removesuffix("/h").strip()
+        try:
+            usd = float(NUMBER.parse("budget", text))
+        except InputError:
+            usd = math.nan
+        if not usd > 0:
+            raise InputError(f"budget = {show(self.budget)}: must be USD an hour above 0, such as 40/h")
+        return usd
+
+    def _hardware(self) -> tuple[dict[str, HardwareSpec], Mapping[str, int]]:
+        """Devices by name, and how many there are of those that say it. Raises InputError and SpecError."""
+        devices, counts = {}, {}
+        for asked in several(self.devices):
+            count, name = counted(asked) or (None, asked)
+            spec = hardware(name)
+            key = name if isinstance(name, str) else spec.name
+            if key in devices:
+                raise InputError(f"devices = {show(key)}: is there twice: name each once")
+            devices[key] = spec
+            if count:
+                counts[key] = count
+        return devices, counts

@@ -1,0 +1,112 @@
+"""Changes of flags from a server that runs today to the best one on its devices, and the gain of each."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dse.core.errors import DseError
+from dse.questions import common, layouts
+from dse.questions.common import Candidate, Result
+from dse.questions.search import Fleet, Search, ServerDesign, fleet_of
+from dse.specs.measurements import CLOSED, Bits
+from dse.specs.workload import ASKED, Workload
+
+#: a saving below this share of the cost is no reason to change; assumed
+WORTH = 0.02
+
+
+@dataclass(frozen=True)
+class Change:
+    """One difference from today's server, with the servers that the load then takes; None where it does not run, or
+    holds no load within the limits."""
+
+    what: str
+    fleet: Fleet | None
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Today's server under the load, each difference from the best server on its devices, and all of them."""
+
+    line: str
+    left_out: tuple[str, ...]
+    today: Change
+    single: tuple[Change, ...]
+    best: Fleet | None
+
+    @property
+    def saves_usd(self) -> float:
+        """USD an hour that all changes save; 0 where they are not worth it."""
+        if self.best is None or self.today.fleet is None:
+            return 0.0
+        saved = self.today.fleet.usd_per_hour - self.best.usd_per_hour
+        return saved if saved > WORTH * self.today.fleet.usd_per_hour else 0.0
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether doing nothing is the answer: today's server holds the load, and no change saves much."""
+        return self.today.fleet is not None and not self.saves_usd
+
+    def to_json(self) -> Result:
+        """All of it; USD an hour None where a change does not hold the load."""
+        every = (self.today, *self.single)
+        return {
+            "line": self.line,
+            "left_out": list(self.left_out),
+            "do_nothing": self.is_nothing,
+            "saves_usd_per_hour": self.saves_usd,
+            "changes": [
+                {
+                    "what": change.what,
+                    "n_servers": change.fleet and change.fleet.n_servers,
+                    "usd_per_hour": change.fleet and change.fleet.usd_per_hour,
+                }
+                for change in every
+            ],
+        }
+
+
+def changes(line: str, said: Mapping[str, Any], left_out: Sequence[str], found: Search, bits: Bits = CLOSED) -> Changes:
+    """Compare a server with the best of a search on the first of its devices. `said` are the fields that its line sets.
+
+    Raises InputError for a line that says what no server has.
+    """
+    first = found.grid.servers[0]
+    device, model, work = first.design.device, first.design.plan.model, first.work
+    plain = replace(work, stack=None, tp=1, pp=1, ep=1, dcp=1, dp_attention=False, pp_batches=None)
+    own = {name: value for name, value in said.items() if name in vars(work) and name != "weights"}
+    today_work = replace(plain, **own)
+    formats = str(said.get("quantizer", "fp16")), str(said.get("value_quantizer", ""))
+    design = common.design(device, model, *formats, bits)
+
+    def tried(what: str, design: Candidate = design, **changed: Any) -> Change:
+        try:
+            changed_work = _for(replace(today_work, **changed), found)
+            server = ServerDesign(first.asked, design, changed_work, found.demand)
+            runs = common.competes(server.fixed) and server.holds > 0
+        except DseError:
+            return Change(what, None)
+        return Change(what, fleet_of(server, found.demand, found.prices, found.budget) if runs else None)
+
+    best = next((fleet for fleet in found.ranked if fleet.server.asked == first.asked), None)
+    single: list[Change] = []
+    if best:
+        target, stack = best.server, today_work.stack
+        if target.work.stack != stack:
+            single.append(tried(f"{stack} -> {target.work.stack}", stack=target.work.stack))
+        if target.design.name != design.name:
+            single.append(tried(f"{design.name} -> {target.design.name}", target.design))
+        split = {name: getattr(target.work, name) for name in layouts.SPLIT}
+        if any(getattr(today_work, name) != value for name, value in split.items()):
+            words = [layouts.words(vars(one)) or "one device" for one in (today_work, target.work)]
+            single.append(tried(" -> ".join(words), **split))
+        others = [name for name in own if name not in (*layouts.SPLIT, "stack") and own[name] != getattr(work, name)]
+        if others:
+            flags = ", ".join(f"--{ASKED[name].name}" for name in others)
+            single.append(tried(f"without {flags}", **{name: getattr(work, name) for name in others}))
+    return Changes(line, tuple(left_out), tried("today"), tuple(single), best)
+
+
+def _for(work: Workload, found: Search) -> Workload:
+    """The workload as requests that come at random have it, one batch in a pipeline."""
+    return replace(work, pp_batches=1) if found.demand.rate is not None and work.pp > 1 else work
