@@ -71,8 +71,8 @@ class Stack(NamedTuple):
     step: int
     #: blocks whose hash has one of these bits are left out
     left_out: int
-    #: pages of the caches whose found tokens are summed, and for each: their sum, sum of squares, and the sum of
-    #: squares of the tokens that are computed
+    #: pages of the caches whose found tokens are summed, and for each: their sum, that of their squares, and that of
+    #: their products with the prompt's tokens
     capacity: Ints
     sums: Floats
     first_counted: int
@@ -168,7 +168,7 @@ def _count(s: Stack, size: int, reached: int, input_tokens: int) -> None:
     """Count the tokens that a request finds in the cache of a size."""
     s.sums[size, 0] += reached
     s.sums[size, 1] += float(reached) * reached
-    s.sums[size, 2] += float(input_tokens - reached) * (input_tokens - reached)
+    s.sums[size, 2] += float(reached) * input_tokens
 
 
 def move(old: Stack, new: Stack) -> None:
@@ -237,7 +237,10 @@ class Hits:
 
     @property
     def error(self) -> float:
-        """Standard error of a hit rate: 0 where every block was followed, else as of so many independent blocks."""
+        """Standard error of a hit rate: 0 where every block was followed, else as of so many independent blocks.
+
+        Of caches of some hundred sampled blocks and more: smaller ones are told by few of them.
+        """
         return 0.0 if self.sampled == 1 else 0.5 / self.sampled_nodes**0.5
 
 
@@ -256,7 +259,7 @@ def hits(
     """
     blocks = requests.blocks
     if blocks is None:
-        raise InputError("trace: has no block hashes: hits need a .jsonl trace whose lines have hash_ids, or --sessions")
+        raise InputError("trace: has no block hashes: give a .jsonl trace whose lines have hash_ids, or --sessions")
     run, moved = _compiled()
     n, sizes = len(requests.arrival_s), sorted({max(int(size), 0) for size in capacity_pages})
     s = Stack(
@@ -289,21 +292,29 @@ def hits(
     found = np.cumsum(s.cells) * times * page_tokens
     missing = (int(s.i[COUNT.counted_pages]) - times * int(s.i[COUNT.sampled_pages])) * page_tokens if times > 1 else 0
     found[1:] = np.maximum.accumulate(np.clip(found[1:] + missing, 0, None))
-    n_counted = len(counted)
-    means = {
-        size: tuple(float(value) / max(n_counted, 1) for value in row) for size, row in zip(sizes, s.sums, strict=True)
-    }
-    return Hits(
+    made = Hits(
         found_tokens=found[: int(s.i[COUNT.pages]) // s.step + 2],
         step_pages=s.step * times,
         page_tokens=page_tokens,
-        n_requests=n_counted,
+        n_requests=len(counted),
         prompt_tokens=int(counted.sum()),
         distinct_pages=int(s.i[COUNT.pages]) * times,
         sampled=1 / times,
         sampled_nodes=int(s.i[COUNT.n_nodes]),
-        moments=means,  # type: ignore[arg-type]
+        moments={},
     )
+    squared = float(np.mean(counted.astype(float) ** 2))
+    for size, row in zip(sizes, s.sums / len(counted), strict=True):
+        made.moments[size] = _moments(row, made.rate(size) * made.prompt_tokens / len(counted), squared)
+    return made
+
+
+def _moments(row: Floats, mean_found: float, mean_squared: float) -> tuple[float, float, float]:
+    """Means over requests: tokens found, their square, the square of those computed. Where blocks are sampled a prompt
+    is found up to a sampled one: scaled to the mean of the curve."""
+    found, squares, products = map(float, row)
+    longer = mean_found / found if found else 1.0
+    return mean_found, longer**2 * squares, mean_squared - 2 * longer * products + longer**2 * squares
 
 
 def _chunks(first: Ints) -> list[tuple[int, int]]:
@@ -320,6 +331,7 @@ def _with_room(s: Stack, n_blocks: int, n_pages: int, max_nodes: int, moved: Cal
         most = int(s.i[COUNT.n_nodes]) + -(-n_blocks // times)
         if s.i[COUNT.n_nodes] > max_nodes // 2 and most > max_nodes and times < 2**MOST_HALVINGS:
             folded = _folded(s.cells) / 2
+            s.i[COUNT.sampled_pages] //= 2
             thinned = s._replace(cells=folded, left_out=2 * times - 1, capacity=s.capacity // 2)
             s = _in_table(thinned, len(s.keys), moved)
         elif 2 * most > len(s.keys):
