@@ -1,0 +1,462 @@
+"""Hits in the prefix cache by KV format: pool, share of the prompts found, TTFT, requests per second, price.
+
+One pass over the prompts gives the hits at every pool (`dse.serving.stack_distances`), so those of all formats, and the
+one server (`dse.serving.steady_state`) what they bring.
+"""
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from dse.core.columns import Column, aligned, cells, percent
+from dse.core.errors import InputError
+from dse.core.progress import Progress, each
+from dse.model import server as model_server
+from dse.model.deployed import n_groups_of
+from dse.questions import common, engine_formats
+from dse.questions.common import THROUGHPUT, Candidate, QuestionAnswer, Result
+from dse.questions.formats import TEXT_WIDTH, unmeasured
+from dse.serving import agents as agent_load
+from dse.serving import block_traces, stack_distances, steady_state
+from dse.serving.agents import Agents
+from dse.serving.requests import Moments, Requests
+from dse.serving.stack_distances import Hits
+from dse.serving.steady_state import FoundPrompts, TrafficServer
+from dse.specs.device_and_model import HardwareSpec, ModelSpec
+from dse.specs.measurements import CLOSED, Bits
+from dse.specs.workload import Workload
+
+PLAIN = engine_formats.PLAIN
+#: share of what a cache without limit finds from which on a pool is large enough: its knee
+KNEE_SHARE = 0.95
+#: gains below this are none: requests per second are told to some percent
+LEAST_GAIN = 1.02
+#: and hits of so much more of the prompts
+LEAST_HITS = 0.005
+#: pools over that of 16 bits at which the figure has gains, and formats that it draws
+POOL_FACTORS = tuple(2.0 ** (k / 2) for k in range(-8, 9))
+MOST_DRAWN = 5
+#: halvings of the number of requests that run at a time
+N_HALVINGS = 30
+NO_TREE = "keeps tokens back until a group is packed: no prefix of it is shared"
+
+COLUMNS = (
+    Column("name", title="format"),
+    Column("pool_tokens", title="pool tokens", form=",.0f"),
+    percent("hit_rate", title="found %"),
+    Column("saved_tokens", title="saved", form=",.0f"),
+    Column("agents", form=","),
+    Column("ttft_s", title="TTFT s", form=".3g"),
+    Column("tpot_s", title="TPOT ms", form=".4g", times=1e3),
+    Column("requests_per_s", title="req/s", form=".3g"),
+    Column("gain", form=lambda row: f"{row['gain']:.2f}x" if row["gain"] else "-"),
+    Column("usd_per_million_tokens", title="$/M", form=".3g"),
+    Column("kernels"),
+)
+
+
+@dataclass(frozen=True)
+class Load:
+    """Requests whose prompts are looked up, of one group of them, and the loop that they come from, if any."""
+
+    requests: Requests
+    first_counted: int
+    moments: Moments
+    #: groups of requests that have pools of their own
+    n_groups: int
+    agents: Agents | None = None
+    #: requests of a trace that are longer than the longest context
+    n_left_out: int = 0
+
+
+@dataclass(frozen=True)
+class FormatServer:
+    """A format on the device: its pool in tokens and pages, of one group, and what it is laid out by."""
+
+    design: Candidate
+    work: Workload
+    result: Result
+    pool_tokens: float
+    page_tokens: int
+    keeps_prefixes: bool
+
+    def served(self, hits: Hits, load: Load, pool_tokens: float) -> dict[str, Any]:
+        """Means over requests of a server with so large a pool, by column; of a pool that holds no request, None.
+
+        Of agents the closed loop of all of them; of a trace a server that is always full.
+        """
+        moments, agents = load.moments, load.agents
+        pages = int(pool_tokens // self.page_tokens) if self.keeps_prefixes else 0
+        found, squared, own_squared = hits.moments[pages]
+        shared = agents.shared_tokens if agents and self.keeps_prefixes else 0
+        own_tokens = moments.mean_input_tokens + moments.mean_output_tokens - shared
+        fitting = max(int((pool_tokens - shared) // own_tokens), 0) * load.n_groups
+        if agents and agents.last_tokens > pool_tokens:
+            fitting = 0
+        reused = FoundPrompts(
+            fitting=fitting,
+            mean_own_tokens=moments.mean_input_tokens - found,
+            mean_own_squared=max(own_squared, 0.0),
+            mean_found_tokens=found,
+            mean_found_squared=squared,
+        )
+        device, plan = self.design.device, self.design.plan
+        how = steady_state.scheduler_of(device, plan, self.work)
+        server = TrafficServer.of(device, plan, self.work, moments, how, reused)
+        numbers = dict.fromkeys(("ttft_s", "tpot_s", "requests_per_s", "usd_per_million_tokens", "running", "waiting"))
+        if server.places:
+            numbers = _in_loop(server, agents) if agents else _row(server.full, float(server.places))
+        return {"hit_rate": found / moments.mean_input_tokens, "saved_tokens": found, **numbers}
+
+
+def _row(
+    full: model_server.ServerResults, running: float, waits_s: float = 0.0, waiting: float = 0.0
+) -> dict[str, Any]:
+    return {
+        "ttft_s": full.ttft_s + waits_s,
+        "tpot_s": full.tpot_s,
+        "requests_per_s": full.requests_per_s,
+        "usd_per_million_tokens": full.usd_per_million_tokens,
+        "running": running,
+        "waiting": waiting,
+    }
+
+
+def _in_loop(server: TrafficServer, agents: Agents) -> dict[str, Any]:
+    """The closed loop: sessions run, think, or wait for a place. Sessions = requests/s x (think + response) (J. Little,
+    1961), the response of a server of n requests that of its own closed loop."""
+    n_sessions, think_s = float(agents.sessions), agents.think_s
+    full = server.full
+    if (waiting := n_sessions - server.places - full.requests_per_s * think_s) >= 0:
+        return _row(full, float(server.places), waiting / full.requests_per_s, waiting)
+    alone = server.closed(1.0)
+    if 1 + alone.requests_per_s * think_s >= n_sessions:  # hardly ever two at a time
+        rate = n_sessions / (think_s + 1 / alone.requests_per_s)
+        busy = rate / alone.requests_per_s
+        price = alone.usd_per_million_tokens / busy
+        return _row(alone._replace(requests_per_s=rate, usd_per_million_tokens=price), busy)
+    low, high = 1.0, float(server.places)
+    for _ in range(N_HALVINGS):
+        middle = (low + high) / 2
+        if middle + server.closed(middle).requests_per_s * think_s < n_sessions:
+            low = middle
+        else:
+            high = middle
+    return _row(server.closed(low), low)
+
+
+@dataclass(frozen=True, repr=False)
+class HitsByFormat(QuestionAnswer):
+    """The answer: 16 bits first, then the other formats, those with most requests per second first."""
+
+    context: str
+    load_text: str
+    rows: tuple[dict[str, Any], ...]
+    #: share that a cache without limit finds, and the smallest pool that finds KNEE_SHARE of it
+    endless_rate: float
+    knee_tokens: int
+    is_loop: bool
+    notes: tuple[str, ...]
+    load: Load = field(compare=False)
+    servers: tuple[FormatServer, ...] = field(compare=False)
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """A row a format, in SI base units."""
+        return pd.DataFrame(self.rows)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data in base units."""
+        return {
+            "question": "hits",
+            "context": self.context,
+            "load": self.load_text,
+            "answer": self.answer(),
+            "best": self.best and self.best["name"],
+            "endless_rate": self.endless_rate,
+            "knee_tokens": self.knee_tokens,
+            "formats": list(self.rows),
+            "notes": list(self.notes),
+        }
+
+    @property
+    def best(self) -> dict[str, Any] | None:
+        """The format that pays most, of those with measured kernels where any pays."""
+        paying = [row for row in self.rows[1:] if _pays(row, self.rows[0])]
+        return max(paying, key=lambda row: (not row["marks"], row["gain"] or 0.0), default=None)
+
+    def answer(self) -> str:
+        """The format that pays and why, or that the cache is large enough; agents that fit, and the knee."""
+        plain, best = self.rows[0], self.best
+        return " ".join([*self._verdict(plain, best), *self._room()])
+
+    def _verdict(self, plain: dict[str, Any], best: dict[str, Any] | None) -> list[str]:
+        if plain["requests_per_s"] is None:
+            runs = [row["name"] for row in self.rows[1:] if row["requests_per_s"] is not None]
+            if not runs:
+                return ["No format has room for the requests: give more devices (--tp) or shorter contexts."]
+            return [f"{PLAIN} has no room for the requests; {', '.join(runs)} {'have' if len(runs) > 1 else 'has'}."]
+        found, endless = f"{100 * plain['hit_rate']:.1f} %", f"{100 * self.endless_rate:.1f} %"
+        most = max((row["hit_rate"] for row in self.rows), default=0.0)
+        said = []
+        if self.endless_rate == 0:
+            said.append("No prompt begins like another: no cache brings hits.")
+        elif plain["hit_rate"] >= KNEE_SHARE * self.endless_rate:
+            said.append(
+                f"Your cache is large enough: fewer bits bring no hits ({PLAIN} finds {found} of the prompt tokens, a "
+                f"cache without limit {endless})."
+            )
+        elif best is None and most > plain["hit_rate"]:
+            said.append(f"Fewer bits find up to {100 * most:.1f} % of the prompt tokens in place of {found}.")
+        if best is None:
+            return [*said, f"No format serves more than {PLAIN}." if self.rows[1:] else "No other format runs here."]
+        why = f"{best['gain']:.2f} times the requests/s of {PLAIN}, TTFT {best['ttft_s']:.3g} s in place of "
+        why += f"{plain['ttft_s']:.3g}"
+        if best["hit_rate"] > plain["hit_rate"] + LEAST_HITS:
+            said.append(
+                f"{best['name']} pays: it finds {100 * best['hit_rate']:.1f} % of the prompt tokens in place of "
+                f"{found} ({endless} without limit); {why}."
+            )
+        else:
+            said.append(f"{best['name']} pays by its steps and its room: {why}.")
+        ahead = [row for row in self.rows[1:] if row["marks"] and (row["gain"] or 0.0) > best["gain"]]
+        if ahead and not best["marks"]:
+            most_of = f"{ahead[0]['name']} would give {ahead[0]['gain']:.2f} times"
+            said.append(f"By rates that nobody measured {most_of}.")
+        return said
+
+    def _room(self) -> list[str]:
+        if not self.endless_rate:
+            return []
+        knee = f"The knee: {100 * KNEE_SHARE:.0f} % of all hits take a pool of {self.knee_tokens:,} tokens"
+        if not self.is_loop:
+            return [f"{knee}."]
+        fitting = [row for row in self.rows if row["agents"] is not None]
+        largest = max(fitting, key=lambda row: row["agents"])
+        named = {row["name"]: row["agents"] for row in (self.rows[0], self.best or self.rows[0], largest)}
+        rooms = ", ".join(f"{n or 0:,} in {name}" for name, n in named.items())
+        return [f"{knee}. Agents that a pool keeps so: {rooms}."]
+
+    def text(self) -> str:
+        """The table, then the answer."""
+        shown = [column for column in COLUMNS if column.name != "agents" or self.is_loop]
+        head, *told = (
+            textwrap.fill(part, TEXT_WIDTH, break_on_hyphens=False)
+            for part in (f"{self.context}; {self.load_text}", self.answer(), " ".join(self.notes))
+        )
+        table = "\n".join(aligned(cells(shown, self.rows), range(1)))
+        return "\n\n".join([f"Do fewer bits bring hits in the prefix cache?\n{head}", table, *told])
+
+    @cached_property
+    def curves(self) -> pd.DataFrame:
+        """What the figure draws: of each format hit rate and gain over 16 bits at pools around the device's own.
+
+        `pool_tokens` is of 16 bits: a format's own pool is larger by its bits. `is_own`: the pool of the device.
+        """
+        plain = self.servers[0]
+        factors = sorted({*POOL_FACTORS, 1.0})
+        drawn = {row["name"] for row in (self.rows[0], *_drawn(self.rows[1:], self.best))}
+        chosen = [server for server in self.servers if server.design.name in drawn]
+        made = {server.design.name: _hits_of(chosen, self.load, factors)[server.page_tokens] for server in chosen}
+        rows: list[dict[str, Any]] = []
+        base: dict[float, float | None] = {}
+        for server in chosen:
+            for factor in factors:
+                numbers = server.served(made[server.design.name], self.load, factor * server.pool_tokens)
+                rate = numbers["requests_per_s"]
+                base.setdefault(factor, rate)
+                rows.append(
+                    {
+                        "format": server.design.name,
+                        "plain_pool_tokens": factor * plain.pool_tokens,
+                        "pool_tokens": factor * server.pool_tokens,
+                        "hit_rate": numbers["hit_rate"],
+                        "requests_per_s": rate,
+                        "gain": rate / base[factor] if rate and base[factor] else None,
+                        "is_own": factor == 1.0,
+                    }
+                )
+        return pd.DataFrame(rows)
+
+
+def _drawn(rows: Sequence[dict[str, Any]], best: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """The formats of a figure: the best, then those of most requests per second."""
+    ranked = sorted(rows, key=lambda row: (row is not best, -(row["requests_per_s"] or 0.0)))
+    return ranked[: MOST_DRAWN - 1]
+
+
+def _pays(row: Mapping[str, Any], plain: Mapping[str, Any]) -> bool:
+    """Whether a format serves more, or as many with a first token that is a tenth sooner."""
+    gain = row["gain"]
+    if gain is None:
+        return False
+    return gain >= LEAST_GAIN or (gain > 1 / LEAST_GAIN and row["ttft_s"] < 0.9 * plain["ttft_s"])
+
+
+def hits_by_format(
+    device: HardwareSpec,
+    model: ModelSpec,
+    work: Workload,
+    source: Agents | str,
+    names: Sequence[str] | None = None,
+    bits: Bits = CLOSED,
+    progress: Progress | None = None,
+) -> HitsByFormat:
+    """Hits of agents, or of a trace file, in the pool of each format that the engine runs (or of those named).
+
+    Raises InputError where the load goes beyond the model's context, and for a server without a tree of prompts.
+    """
+    if names is None:
+        designs = engine_formats.compared(device, model, work, bits)
+    else:
+        plain = common.design(device, model, PLAIN, bits=bits)
+        others = [common.design(device, model, name, bits=bits) for name in dict.fromkeys(names)]
+        designs = [plain, *(design for design in others if design.name != PLAIN)]
+    stack = str(designs[0].speed(work)["stack"] or "")
+    if stack.partition("@")[0] == "llama.cpp":
+        raise InputError("stack = llama.cpp: a slot keeps its own last prompt, no tree of blocks: give --stack vllm")
+    load = _load_of(designs[0], work, source, progress)
+    servers = [_server_of(design, work, load) for design in designs]
+    found = _hits_of(servers, load, (1.0,), progress)
+    rows = []
+    for server in each(servers, progress, "formats"):
+        of = found[server.page_tokens]
+        numbers = server.served(of, load, server.pool_tokens)
+        rows.append(_format_row(server, of, load, numbers))
+    rates = [row["requests_per_s"] for row in rows]
+    for row, rate in zip(rows, rates, strict=True):
+        row["gain"] = rate / rates[0] if rate and rates[0] else None
+    rows = [rows[0], *sorted(rows[1:], key=lambda row: -(row["requests_per_s"] or 0.0))]
+    of_plain = found[servers[0].page_tokens]
+    return HitsByFormat(
+        context=common.context(device, model, replace(work, output_tokens=_out(load)), servers[0].result),
+        load_text=_load_text(load),
+        rows=tuple(rows),
+        endless_rate=of_plain.endless_rate,
+        knee_tokens=of_plain.pages_for(KNEE_SHARE * of_plain.endless_rate) * servers[0].page_tokens * load.n_groups,
+        is_loop=load.agents is not None,
+        notes=tuple(_notes(servers, of_plain, load)),
+        load=load,
+        servers=tuple(servers),
+    )
+
+
+def _out(load: Load) -> int:
+    return max(round(load.moments.mean_output_tokens), 1)
+
+
+def _load_of(plain: Candidate, work: Workload, source: Agents | str, progress: Progress | None) -> Load:
+    """The requests, of one group where each has a pool of its own. Raises InputError."""
+    longest, n_groups = work.max_model_len or plain.plan.model.max_position_tokens, n_groups_of(work)
+    if isinstance(source, Agents):
+        agent_load.check(source, work.output_tokens, longest)
+        mean_tokens = source.shared_tokens + max(source.turns * source.growth_tokens // 2, 1)
+        alone = replace(work, batch=1, input_tokens=mean_tokens, max_model_len=None)
+        result = plain.evaluate(alone)
+        answer_s = (result["ttft_s"] or 1.0) + work.output_tokens * (result["tpot_s"] or 0.0)
+        of_group = replace(source, sessions=-(-source.sessions // n_groups))
+        requests, first = agent_load.drawn(of_group, work.output_tokens, answer_s)
+        return Load(requests, first, Moments.of(requests.take(slice(first, None))), n_groups, source)
+    if not source.lower().endswith(block_traces.ENDING):
+        raise InputError(f"trace = {source}: has no block hashes: give a .jsonl file whose lines have hash_ids")
+    requests = block_traces.read(source, progress)
+    fits = requests.input_tokens + requests.output_tokens <= (longest or np.inf)
+    if not fits.any():
+        raise InputError(f"trace = {source}: every request is longer than the longest context of {longest:,} tokens")
+    kept = requests.take(fits)
+    mine = kept.take(slice(None, None, n_groups))
+    return Load(mine, 0, Moments.of(mine), n_groups, n_left_out=int((~fits).sum()))
+
+
+def _server_of(design: Candidate, work: Workload, load: Load) -> FormatServer:
+    moments = load.moments
+    lengths = {"input_tokens": max(round(moments.mean_input_tokens), 1), "output_tokens": _out(load)}
+    result = design.evaluate(replace(work, **lengths))  # type: ignore[arg-type]
+    memory = design.lowered(replace(work, **lengths)).memory  # type: ignore[arg-type]
+    return FormatServer(
+        design=design,
+        work=work,
+        result=result,
+        pool_tokens=(result["kv_usable_tokens"] or 0) / load.n_groups,
+        page_tokens=int(memory.full_block_tokens if memory.block_bits else work.block_tokens),
+        keeps_prefixes=all(g.step_tokens <= 1 for g in design.plan.groups),
+    )
+
+
+def _hits_of(
+    servers: Sequence[FormatServer], load: Load, factors: Sequence[float], progress: Progress | None = None
+) -> dict[int, Hits]:
+    """Hits by tokens of a page: a pass for each size of pages that the formats have, all pools in one."""
+    found = {}
+    for page in dict.fromkeys(server.page_tokens for server in servers):
+        pools = [server.pool_tokens for server in servers if server.page_tokens == page]
+        sizes = {int(factor * pool // page) for pool in pools for factor in factors} | {0}
+        found[page] = stack_distances.hits(load.requests, page, sorted(sizes), load.first_counted, progress=progress)
+    return found
+
+
+def _format_row(server: FormatServer, hits: Hits, load: Load, numbers: dict[str, Any]) -> dict[str, Any]:
+    marks = unmeasured(server.result["assumptions"])
+    agents, room = load.agents, None
+    if agents and server.keeps_prefixes and hits.endless_rate:
+        knee = hits.pages_for(KNEE_SHARE * hits.endless_rate) * server.page_tokens
+        shared = agents.shared_tokens
+        one = (knee - shared) / -(-agents.sessions // load.n_groups)
+        room = int(max(server.pool_tokens - shared, 0) / max(one, 1.0)) * load.n_groups
+    return {
+        "name": server.design.name,
+        "pool_tokens": server.pool_tokens * load.n_groups,
+        "block_tokens": server.page_tokens,
+        "agents": room,
+        **numbers,
+        "gain": None,
+        "kernels": "assumed" if marks else "measured",
+        "marks": list(marks),
+        "no_hits": "" if server.keeps_prefixes else NO_TREE,
+    }
+
+
+def _load_text(load: Load) -> str:
+    moments, agents = load.moments, load.agents
+    lengths = f"prompts of {moments.mean_input_tokens:,.0f} and answers of {moments.mean_output_tokens:,.0f} tokens"
+    if agents is None:
+        return (
+            f"trace of {moments.n_requests * load.n_groups:,} requests, {lengths} in the mean, the server always full"
+        )
+    shared = f"{agents.shared_tokens:,} shared, " if agents.shared_tokens else ""
+    return (
+        f"{agents.sessions:,} agents of {agents.turns:,} turns: {shared}{agents.growth_tokens:,} more a turn, "
+        f"{agents.think_s:g} s between turns; {lengths} in the mean"
+    )
+
+
+def _notes(servers: Sequence[FormatServer], hits: Hits, load: Load) -> list[str]:
+    """Notes: how hits are counted, what switches them off, what is left out and assumed."""
+    pages = {server.page_tokens for server in servers}
+    first = "Found: in whole blocks"
+    if len(pages) == 1:
+        first += f" of {pages.pop():,} tokens"
+    else:
+        blocks = ", ".join(f"{server.page_tokens:,} in {server.design.name}" for server in servers[:4])
+        first += f", which hold a state and grow as bits fall ({blocks})"
+    lines = [f"{first}, the blocks used longest ago given up first; means, no intervals."]
+    if servers[0].design.plan.model.state_bytes:
+        lines.append("Of states the checkpoint at a prompt's last whole block counts as kept.")
+    if off := [server.design.name for server in servers if not server.keeps_prefixes]:
+        lines.append(f"No hits: {', '.join(off)} ({NO_TREE}).")
+    if any(unmeasured(server.result["assumptions"]) for server in servers):
+        lines.append("Kernels assumed: of rates that nobody measured.")
+    if hits.sampled < 1:
+        lines.append(
+            f"Of the blocks 1 in {1 / hits.sampled:.0f} was followed: {100 * hits.error:.2f} % standard error."
+        )
+    if load.n_left_out:
+        lines.append(f"{load.n_left_out:,} requests beyond the longest context are left out.")
+    if refused := engine_formats.other_software([server.design for server in servers], servers[0].work):
+        lines.append(refused)
+    return [*lines, common.assumption_text([server.result for server in servers], THROUGHPUT)]
