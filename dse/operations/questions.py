@@ -399,6 +399,15 @@ class FindHits(OnDevice, WithWorkload, Sourced, WithFigure):
         low=2,
         high=MAX_INPUT_TOKENS,
     )
+    output_tokens: int = option(
+        256,
+        "Generated tokens of a turn, which its growth includes.",
+        TOKENS,
+        name="output",
+        metavar="N",
+        low=1,
+        high=MAX_INPUT_TOKENS,
+    )
     think: str = option("8 s", "Time between an answer and the next turn, mean.", metavar="'8 s'", unit="s")
     shared: int = option(
         0,
@@ -419,7 +428,6 @@ class FindHits(OnDevice, WithWorkload, Sourced, WithFigure):
     )
     workload: Workload = work(
         only=(
-            "output_tokens",
             "batch",
             "admission",
             "page_tokens",
@@ -432,8 +440,8 @@ class FindHits(OnDevice, WithWorkload, Sourced, WithFigure):
             *DEPLOYMENT,
             *TIMING,
         ),
-        defaults={"output_tokens": 256},
-        helps={"output_tokens": "Generated tokens of a turn, without --trace.", "batch": "Most requests at once."},
+        helps={"batch": "Most requests that run at once; default: as many as the server takes."},
+        takes_all=False,
     )
 
     def lacking(self) -> str:
@@ -454,8 +462,10 @@ class FindHits(OnDevice, WithWorkload, Sourced, WithFigure):
         from dse.specs.measurements import CLOSED
         from dse.specs.quantity import named_quantity
 
+        if not (self.trace or self.sessions):
+            raise InputError(self.lacking())
         think_s = named_quantity("think", self.think, "s", 0, 1e6).si
-        agents = Agents(self.sessions or 1, self.turns, self.growth, think_s, self.shared)
+        agents = Agents(self.sessions or 1, self.turns, self.growth, think_s, self.shared, self.output_tokens)
         return hits_by_format(
             self.hardware(),
             self.language_model(),

@@ -43,6 +43,8 @@ POOL_FACTORS = tuple(2.0 ** (k / 2) for k in range(-8, 9))
 MOST_DRAWN = 5
 #: halvings of the number of requests that run at a time
 N_HALVINGS = 30
+#: columns of the figure's table
+CURVE = ("format", "block_tokens", "plain_pool_tokens", "pool_tokens", "hit_rate", "requests_per_s", "gain", "is_own")
 NO_TREE = "keeps tokens back until a group is packed: no prefix of it is shared"
 
 COLUMNS = (
@@ -231,7 +233,7 @@ class HitsByFormat(QuestionAnswer):
         return said
 
     def _room(self) -> list[str]:
-        if not self.endless_rate:
+        if not self.endless_rate or all(row["requests_per_s"] is None for row in self.rows):
             return []
         knee = f"The knee: {100 * KNEE_SHARE:.0f} % of all hits take a pool of {self.knee_tokens:,} tokens"
         if not self.is_loop:
@@ -258,30 +260,33 @@ class HitsByFormat(QuestionAnswer):
 
         `pool_tokens` is of 16 bits: a format's own pool is larger by its bits. `is_own`: the pool of the device.
         """
+        if self.servers[0].pool_tokens == 0:
+            return pd.DataFrame(columns=CURVE)
         plain = self.servers[0]
-        factors = sorted({*POOL_FACTORS, 1.0})
+        factors = POOL_FACTORS
         drawn = {row["name"] for row in (self.rows[0], *_drawn(self.rows[1:], self.best))}
         chosen = [server for server in self.servers if server.design.name in drawn]
-        made = {server.design.name: _hits_of(chosen, self.load, factors)[server.page_tokens] for server in chosen}
+        made = _hits_of(chosen, self.load, factors)
         rows: list[dict[str, Any]] = []
         base: dict[float, float | None] = {}
         for server in chosen:
             for factor in factors:
-                numbers = server.served(made[server.design.name], self.load, factor * server.pool_tokens)
+                numbers = server.served(made[server.page_tokens], self.load, factor * server.pool_tokens)
                 rate = numbers["requests_per_s"]
                 base.setdefault(factor, rate)
                 rows.append(
                     {
                         "format": server.design.name,
-                        "plain_pool_tokens": factor * plain.pool_tokens,
-                        "pool_tokens": factor * server.pool_tokens,
+                        "block_tokens": server.page_tokens,
+                        "plain_pool_tokens": factor * plain.pool_tokens * self.load.n_groups,
+                        "pool_tokens": factor * server.pool_tokens * self.load.n_groups,
                         "hit_rate": numbers["hit_rate"],
                         "requests_per_s": rate,
                         "gain": rate / base[factor] if rate and base[factor] else None,
                         "is_own": factor == 1.0,
                     }
                 )
-        return pd.DataFrame(rows)
+        return pd.DataFrame(rows, columns=CURVE)
 
 
 def _drawn(rows: Sequence[dict[str, Any]], best: dict[str, Any] | None) -> list[dict[str, Any]]:
@@ -354,13 +359,13 @@ def _load_of(plain: Candidate, work: Workload, source: Agents | str, progress: P
     """The requests, of one group where each has a pool of its own. Raises InputError."""
     longest, n_groups = work.max_model_len or plain.plan.model.max_position_tokens, n_groups_of(work)
     if isinstance(source, Agents):
-        agent_load.check(source, work.output_tokens, longest)
+        agent_load.check(source, longest)
         mean_tokens = source.shared_tokens + max(source.turns * source.growth_tokens // 2, 1)
-        alone = replace(work, batch=1, input_tokens=mean_tokens, max_model_len=None)
+        alone = replace(work, batch=1, input_tokens=mean_tokens, output_tokens=source.output_tokens, max_model_len=None)
         result = plain.evaluate(alone)
-        answer_s = (result["ttft_s"] or 1.0) + work.output_tokens * (result["tpot_s"] or 0.0)
+        answer_s = (result["ttft_s"] or 1.0) + source.output_tokens * (result["tpot_s"] or 0.0)
         of_group = replace(source, sessions=-(-source.sessions // n_groups))
-        requests, first = agent_load.drawn(of_group, work.output_tokens, answer_s)
+        requests, first = agent_load.drawn(of_group, answer_s)
         return Load(requests, first, Moments.of(requests.take(slice(first, None))), n_groups, source)
     if not source.lower().endswith(block_traces.ENDING):
         raise InputError(f"trace = {source}: has no block hashes: give a .jsonl file whose lines have hash_ids")

@@ -17,7 +17,8 @@ LEAST_REQUESTS = 4_000
 class Agents:
     """A load of `sessions` at a time, each of `turns` and replaced by a new one at its end.
 
-    A turn adds `growth_tokens` to the context, its answer included; every session begins with the same `shared_tokens`.
+    A turn adds `growth_tokens` to the context, of which `output_tokens` are its answer; every session begins with the
+    same `shared_tokens`.
     Between an answer and the next turn pass `think_s` in the mean, exponentially distributed.
     """
 
@@ -26,6 +27,7 @@ class Agents:
     growth_tokens: int
     think_s: float
     shared_tokens: int = 0
+    output_tokens: int = 256
 
     @property
     def last_tokens(self) -> int:
@@ -33,12 +35,12 @@ class Agents:
         return self.shared_tokens + self.turns * self.growth_tokens
 
 
-def check(agents: Agents, output_tokens: int, longest_tokens: int | None) -> None:
+def check(agents: Agents, longest_tokens: int | None) -> None:
     """Raise InputError where a turn adds less than its answer, or the last one goes beyond the longest context."""
-    if agents.growth_tokens <= output_tokens:
+    if agents.growth_tokens <= agents.output_tokens:
         raise InputError(
-            f"growth = {agents.growth_tokens:,}: must be more than the answer of {output_tokens:,} tokens, which it "
-            "includes: raise --growth or lower --output"
+            f"growth = {agents.growth_tokens:,}: must be more than the answer of {agents.output_tokens:,} tokens, which"
+            " it includes: raise --growth or lower --output"
         )
     if longest_tokens and agents.last_tokens > longest_tokens:
         most = max((longest_tokens - agents.shared_tokens) // agents.turns, 0)
@@ -48,7 +50,7 @@ def check(agents: Agents, output_tokens: int, longest_tokens: int | None) -> Non
         )
 
 
-def drawn(agents: Agents, output_tokens: int, answer_s: float, seed: int = 1) -> tuple[Requests, int]:
+def drawn(agents: Agents, answer_s: float, seed: int = 1) -> tuple[Requests, int]:
     """Requests of the agents in order of arrival, and how many of them come before the load is steady.
 
     Sessions begin at a random turn; a turn takes `answer_s`. A block is what one turn adds, which reaches beyond its
@@ -79,8 +81,8 @@ def drawn(agents: Agents, output_tokens: int, answer_s: float, seed: int = 1) ->
     ends = agents.shared_tokens + place * agents.growth_tokens
     requests = Requests(
         arrival_s=at_s.ravel()[order],
-        input_tokens=agents.shared_tokens + (turn + 1) * agents.growth_tokens - output_tokens,
-        output_tokens=np.full(len(order), output_tokens, np.int64),
+        input_tokens=agents.shared_tokens + (turn + 1) * agents.growth_tokens - agents.output_tokens,
+        output_tokens=np.full(len(order), agents.output_tokens, np.int64),
         blocks=PromptBlocks(first, ids, ends),
     )
     return requests, min(n * turns, len(order) // 2)

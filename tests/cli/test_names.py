@@ -106,6 +106,7 @@ CALLS = {
     "ask doubt": H100,
     "ask map": H100,
     "ask load": H100,
+    "ask hits": [*H100, "--sessions", "3"],
     "ask interactivity": H100,
     "ask devices": H100,
     "traffic": ["azure-conv", *H100],
