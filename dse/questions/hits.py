@@ -16,14 +16,13 @@ import pandas as pd
 from dse.core.columns import Column, aligned, cells, percent
 from dse.core.errors import InputError
 from dse.core.progress import Progress, each
-from dse.model import server as model_server
 from dse.model.deployed import n_groups_of
+from dse.model.server import ServerResults
 from dse.questions import common, engine_formats
 from dse.questions.common import THROUGHPUT, Candidate, QuestionAnswer, Result
 from dse.questions.formats import TEXT_WIDTH, unmeasured
-from dse.serving import agents as agent_load
 from dse.serving import block_traces, stack_distances, steady_state
-from dse.serving.agents import Agents
+from dse.serving.agents import Agents, check_agents, requests_of_agents
 from dse.serving.requests import Moments, Requests
 from dse.serving.stack_distances import Hits
 from dse.serving.steady_state import FoundPrompts, TrafficServer
@@ -63,7 +62,7 @@ COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Load:
+class PromptLoad:
     """Requests whose prompts are looked up, of one group of them, and the loop that they come from, if any."""
 
     requests: Requests
@@ -87,7 +86,7 @@ class FormatServer:
     page_tokens: int
     keeps_prefixes: bool
 
-    def served(self, hits: Hits, load: Load, pool_tokens: float) -> dict[str, Any]:
+    def served(self, hits: Hits, load: PromptLoad, pool_tokens: float) -> dict[str, Any]:
         """Means over requests of a server with so large a pool, by column; of a pool that holds no request, None.
 
         Of agents the closed loop of all of them; of a trace a server that is always full.
@@ -116,9 +115,7 @@ class FormatServer:
         return {"hit_rate": found / moments.mean_input_tokens, "saved_tokens": found, **numbers}
 
 
-def _row(
-    full: model_server.ServerResults, running: float, waits_s: float = 0.0, waiting: float = 0.0
-) -> dict[str, Any]:
+def _row(full: ServerResults, running: float, waits_s: float = 0.0, waiting: float = 0.0) -> dict[str, Any]:
     return {
         "ttft_s": full.ttft_s + waits_s,
         "tpot_s": full.tpot_s,
@@ -164,7 +161,7 @@ class HitsByFormat(QuestionAnswer):
     knee_tokens: int
     is_loop: bool
     notes: tuple[str, ...]
-    load: Load = field(compare=False)
+    load: PromptLoad = field(compare=False)
     servers: tuple[FormatServer, ...] = field(compare=False)
 
     @cached_property
@@ -256,7 +253,7 @@ class HitsByFormat(QuestionAnswer):
 
     @cached_property
     def curves(self) -> pd.DataFrame:
-        """What the figure draws: of each format hit rate and gain over 16 bits at pools around the device's own.
+        """Hit rate and gain over 16 bits of each format that the figure draws, at pools around the device's own.
 
         `pool_tokens` is of 16 bits: a format's own pool is larger by its bits. `is_own`: the pool of the device.
         """
@@ -351,22 +348,22 @@ def hits_by_format(
     )
 
 
-def _out(load: Load) -> int:
+def _out(load: PromptLoad) -> int:
     return max(round(load.moments.mean_output_tokens), 1)
 
 
-def _load_of(plain: Candidate, work: Workload, source: Agents | str, progress: Progress | None) -> Load:
+def _load_of(plain: Candidate, work: Workload, source: Agents | str, progress: Progress | None) -> PromptLoad:
     """The requests, of one group where each has a pool of its own. Raises InputError."""
     longest, n_groups = work.max_model_len or plain.plan.model.max_position_tokens, n_groups_of(work)
     if isinstance(source, Agents):
-        agent_load.check(source, longest)
+        check_agents(source, longest)
         mean_tokens = source.shared_tokens + max(source.turns * source.growth_tokens // 2, 1)
         alone = replace(work, batch=1, input_tokens=mean_tokens, output_tokens=source.output_tokens, max_model_len=None)
         result = plain.evaluate(alone)
         answer_s = (result["ttft_s"] or 1.0) + source.output_tokens * (result["tpot_s"] or 0.0)
         of_group = replace(source, sessions=-(-source.sessions // n_groups))
-        requests, first = agent_load.drawn(of_group, answer_s)
-        return Load(requests, first, Moments.of(requests.take(slice(first, None))), n_groups, source)
+        requests, first = requests_of_agents(of_group, answer_s)
+        return PromptLoad(requests, first, Moments.of(requests.take(slice(first, None))), n_groups, source)
     if not source.lower().endswith(block_traces.ENDING):
         raise InputError(f"trace = {source}: has no block hashes: give a .jsonl file whose lines have hash_ids")
     requests = block_traces.read(source, progress)
@@ -375,10 +372,10 @@ def _load_of(plain: Candidate, work: Workload, source: Agents | str, progress: P
         raise InputError(f"trace = {source}: every request is longer than the longest context of {longest:,} tokens")
     kept = requests.take(fits)
     mine = kept.take(slice(None, None, n_groups))
-    return Load(mine, 0, Moments.of(mine), n_groups, n_left_out=int((~fits).sum()))
+    return PromptLoad(mine, 0, Moments.of(mine), n_groups, n_left_out=int((~fits).sum()))
 
 
-def _server_of(design: Candidate, work: Workload, load: Load) -> FormatServer:
+def _server_of(design: Candidate, work: Workload, load: PromptLoad) -> FormatServer:
     moments = load.moments
     lengths = {"input_tokens": max(round(moments.mean_input_tokens), 1), "output_tokens": _out(load)}
     result = design.evaluate(replace(work, **lengths))  # type: ignore[arg-type]
@@ -394,7 +391,7 @@ def _server_of(design: Candidate, work: Workload, load: Load) -> FormatServer:
 
 
 def _hits_of(
-    servers: Sequence[FormatServer], load: Load, factors: Sequence[float], progress: Progress | None = None
+    servers: Sequence[FormatServer], load: PromptLoad, factors: Sequence[float], progress: Progress | None = None
 ) -> dict[int, Hits]:
     """Hits by tokens of a page: a pass for each size of pages that the formats have, all pools in one."""
     found = {}
@@ -405,7 +402,7 @@ def _hits_of(
     return found
 
 
-def _format_row(server: FormatServer, hits: Hits, load: Load, numbers: dict[str, Any]) -> dict[str, Any]:
+def _format_row(server: FormatServer, hits: Hits, load: PromptLoad, numbers: dict[str, Any]) -> dict[str, Any]:
     marks = unmeasured(server.result["assumptions"])
     agents, room = load.agents, None
     if agents and server.keeps_prefixes and hits.endless_rate:
@@ -426,7 +423,7 @@ def _format_row(server: FormatServer, hits: Hits, load: Load, numbers: dict[str,
     }
 
 
-def _load_text(load: Load) -> str:
+def _load_text(load: PromptLoad) -> str:
     moments, agents = load.moments, load.agents
     lengths = f"prompts of {moments.mean_input_tokens:,.0f} and answers of {moments.mean_output_tokens:,.0f} tokens"
     if agents is None:
@@ -440,7 +437,7 @@ def _load_text(load: Load) -> str:
     )
 
 
-def _notes(servers: Sequence[FormatServer], hits: Hits, load: Load) -> list[str]:
+def _notes(servers: Sequence[FormatServer], hits: Hits, load: PromptLoad) -> list[str]:
     """Notes: how hits are counted, what switches them off, what is left out and assumed."""
     pages = {server.page_tokens for server in servers}
     first = "Found: in whole blocks"

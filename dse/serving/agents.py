@@ -35,7 +35,7 @@ class Agents:
         return self.shared_tokens + self.turns * self.growth_tokens
 
 
-def check(agents: Agents, longest_tokens: int | None) -> None:
+def check_agents(agents: Agents, longest_tokens: int | None) -> None:
     """Raise InputError where a turn adds less than its answer, or the last one goes beyond the longest context."""
     if agents.growth_tokens <= agents.output_tokens:
         raise InputError(
@@ -50,7 +50,7 @@ def check(agents: Agents, longest_tokens: int | None) -> None:
         )
 
 
-def drawn(agents: Agents, answer_s: float, seed: int = 1) -> tuple[Requests, int]:
+def requests_of_agents(agents: Agents, answer_s: float, seed: int = 1) -> tuple[Requests, int]:
     """Requests of the agents in order of arrival, and how many of them come before the load is steady.
 
     Sessions begin at a random turn; a turn takes `answer_s`. A block is what one turn adds, which reaches beyond its

@@ -43,8 +43,8 @@ MOST_HALVINGS = 16
 _ADD, _ONCE, _TWICE = -7046029254386353131, -4658895280553007687, -7723592293110705685
 
 
-class Counts(NamedTuple):
-    """Columns of `Stack.i`: whole numbers that change."""
+class StackCounts(NamedTuple):
+    """Columns of `BlockStack.i`: whole numbers that change."""
 
     n_requests: int
     n_nodes: int
@@ -53,10 +53,10 @@ class Counts(NamedTuple):
     sampled_pages: int
 
 
-COUNT = Counts._make(range(len(Counts._fields)))
+COUNT = StackCounts._make(range(len(StackCounts._fields)))
 
 
-class Stack(NamedTuple):
+class BlockStack(NamedTuple):
     """The stack of blocks, and what was counted. Distances are in pages, of the sampled blocks alone."""
 
     i: Ints
@@ -114,7 +114,7 @@ def _up_to(tree: Ints, request: int) -> int:
     return pages
 
 
-def scan(s: Stack, first: Ints, ids: Ints, end_tokens: Ints, input_tokens: Ints) -> None:
+def scan(s: BlockStack, first: Ints, ids: Ints, end_tokens: Ints, input_tokens: Ints) -> None:
     """Take requests in order: count the distances of their blocks, then put these on top of the stack."""
     for r in range(len(first) - 1):
         now = s.i[COUNT.n_requests]
@@ -164,14 +164,14 @@ def scan(s: Stack, first: Ints, ids: Ints, end_tokens: Ints, input_tokens: Ints)
         s.i[COUNT.n_requests] += 1
 
 
-def _count(s: Stack, size: int, reached: int, input_tokens: int) -> None:
+def _count(s: BlockStack, size: int, reached: int, input_tokens: int) -> None:
     """Count the tokens that a request finds in the cache of a size."""
     s.sums[size, 0] += reached
     s.sums[size, 1] += float(reached) * reached
     s.sums[size, 2] += float(reached) * input_tokens
 
 
-def move(old: Stack, new: Stack) -> None:
+def move(old: BlockStack, new: BlockStack) -> None:
     """Put the blocks of a stack into another one's empty table, without those that it leaves out."""
     for at in range(len(old.keys)):
         key = old.keys[at]
@@ -252,7 +252,7 @@ def hits(
     max_nodes: int = MAX_NODES,
     progress: Progress | None = None,
 ) -> Hits:
-    """What prompts find of each other in prefix caches of all sizes, requests in their order.
+    """Tokens that prompts find of each other in prefix caches of all sizes, requests in their order.
 
     Blocks may reach beyond a prompt (its answer, which a later prompt goes on from). Requests before `first_counted`
     fill the cache only. Moments are of the caches of `capacity_pages`. Raises InputError where requests have no blocks.
@@ -262,7 +262,7 @@ def hits(
         raise InputError("trace: has no block hashes: give a .jsonl trace whose lines have hash_ids, or --sessions")
     run, moved = _compiled()
     n, sizes = len(requests.arrival_s), sorted({max(int(size), 0) for size in capacity_pages})
-    s = Stack(
+    s = BlockStack(
         i=np.zeros(len(COUNT), np.int64),
         keys=np.zeros(2**10, np.int64),
         last=np.zeros(2**10, np.int32),
@@ -324,7 +324,7 @@ def _chunks(first: Ints) -> list[tuple[int, int]]:
     return list(zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True))
 
 
-def _with_room(s: Stack, n_blocks: int, n_pages: int, max_nodes: int, moved: Callable[..., None]) -> Stack:
+def _with_room(s: BlockStack, n_blocks: int, n_pages: int, max_nodes: int, moved: Callable[..., None]) -> BlockStack:
     """A stack with room for more blocks and pages: a larger table, half as many blocks, coarser cells."""
     while True:
         times = s.left_out + 1
@@ -347,7 +347,7 @@ def _with_room(s: Stack, n_blocks: int, n_pages: int, max_nodes: int, moved: Cal
     return s
 
 
-def _in_table(s: Stack, n_slots: int, moved: Callable[..., None]) -> Stack:
+def _in_table(s: BlockStack, n_slots: int, moved: Callable[..., None]) -> BlockStack:
     """The stack with its blocks, but for those that it leaves out, in a new table."""
     keys = np.zeros(n_slots, np.int64)
     new = s._replace(keys=keys, last=np.zeros(n_slots, np.int32), n_pages=np.zeros(n_slots, np.int32))

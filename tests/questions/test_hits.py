@@ -8,8 +8,7 @@ import pytest
 import dse
 from dse.core.errors import InputError, LimitError
 from dse.questions.hits import KNEE_SHARE
-from dse.serving import agents
-from dse.serving.agents import Agents
+from dse.serving.agents import Agents, requests_of_agents
 from dse.serving.stack_distances import hits
 
 OF = {"device": "h200", "model": "qwen3-32b", "shared": 6000, "growth": 1200}
@@ -17,7 +16,7 @@ OF = {"device": "h200", "model": "qwen3-32b", "shared": 6000, "growth": 1200}
 
 def test_agents_are_drawn_as_they_are_asked_for():
     """Contexts grow by 100 a turn from 1,000 shared, prompts are the answer of 30 shorter; 7 turns alike in number."""
-    requests, first = agents.drawn(Agents(5, 7, 100, 2.0, 1000, 30), answer_s=0.5)
+    requests, first = requests_of_agents(Agents(5, 7, 100, 2.0, 1000, 30), answer_s=0.5)
     assert sorted(set(requests.input_tokens.tolist())) == [1000 + 100 * turn - 30 for turn in range(1, 8)]
     assert (np.diff(requests.arrival_s) >= 0).all()
     counted = requests.input_tokens[first:]
@@ -37,7 +36,7 @@ def test_what_a_cache_without_limit_finds_of_agents_by_hand():
     Prompts: 1,000 + 96 t - 32. Found: 992 of the first (62 whole blocks of 16), then 1,000 + 96 (t - 1) in whole
     blocks, 1,096 being 68.5 of them.
     """
-    requests, first = agents.drawn(Agents(9, 5, 96, 1.0, 1000, 32), answer_s=0.1)
+    requests, first = requests_of_agents(Agents(9, 5, 96, 1.0, 1000, 32), answer_s=0.1)
     found = [992, 1088, 1184, 1280, 1376]
     prompts = [1000 + 96 * turn - 32 for turn in range(1, 6)]
     assert hits(requests, 16, first_counted=first).endless_rate == pytest.approx(sum(found) / sum(prompts), rel=2e-3)
@@ -138,4 +137,4 @@ def test_what_is_wrong_is_a_line(asked, message):
 
 def test_too_many_turns_are_refused():
     with pytest.raises(LimitError, match="ask for fewer"):
-        agents.drawn(Agents(100_000, 100, 10, 1.0, 0, 1), 1.0)
+        requests_of_agents(Agents(100_000, 100, 10, 1.0, 0, 1), 1.0)

@@ -25,7 +25,7 @@ def prompts(texts, block=5, short=0):
     ends = np.concatenate(
         [np.minimum(block * np.arange(1, len(t) + 1), n) for t, n in zip(texts, lengths, strict=True)]
     )
-    blocks = PromptBlocks(first, np.array([ord(c) for text in texts for c in text]), np.concatenate(ends))
+    blocks = PromptBlocks(first, np.array([ord(c) for text in texts for c in text]), ends)
     return Requests(np.arange(len(texts), dtype=float), lengths, np.ones(len(texts), np.int64), blocks)
 
 
