@@ -1145,6 +1145,11 @@ def hits(
     think: str = "8 s",
     shared: int = 0,
     trace: str | None = None,
+    host_cache: int | None = None,
+    host_link: str | None = None,
+    host_start: str | None = None,
+    host_overlap: Literal["layers", "none"] = "layers",
+    host_format: Quantizer | None = None,
     bits: Literal["closed", "measured"] = "closed",
     measurements: str | None = None,
     batch: int | None = None,
@@ -1204,6 +1209,11 @@ def hits(
     think: Time between an answer and the next turn, mean.
     shared: Tokens that all sessions begin with: system prompt and tools.
     trace: A trace that names the blocks of its prompts, in place of agents.
+    host_cache: Host memory for blocks that the device gives up, for each device; default: none.
+    host_link: Bandwidth from host memory to a device, one direction; with --host-cache.
+    host_start: Time before a load from host memory begins; default: none.
+    host_overlap: Load beside the step that computes the rest, layer by layer, or before it.
+    host_format: Format of blocks in host memory, where it is another than the device's.
     bits: Nominal outlier and sink counts, or those that the measured data had.
     measurements: measurement.json of `dse measure` or `dse quantize`; default: of the sample of
         SmolLM2-135M that ships.
@@ -1956,10 +1966,6 @@ def simulate(
     *,
     trace: str | Path | None = None,
     n_prefixes: int | None = None,
-    host_cache: int | None = None,
-    host_link: str | None = None,
-    host_start: str | None = None,
-    host_overlap: Literal["layers", "none"] = "layers",
     rate: float | str | None = None,
     n_requests: int | None = None,
     seed: int = 1,
@@ -1967,6 +1973,11 @@ def simulate(
     value_quantizer: Quantizer | None = None,
     bits: Literal["closed", "measured"] = "closed",
     measurements: str | None = None,
+    host_cache: int | None = None,
+    host_link: str | None = None,
+    host_start: str | None = None,
+    host_overlap: Literal["layers", "none"] = "layers",
+    host_format: Quantizer | None = None,
     batch: int | None = None,
     input_tokens: int = 1024,
     output_tokens: int = 1024,
@@ -2037,10 +2048,6 @@ def simulate(
     trace: Whose lengths (and arrivals); default: all alike.
     n_prefixes: How many texts of --prefix tokens there are: each prompt begins with one of them;
         default: 1.
-    host_cache: Host memory for blocks that the device gives up, for each device; default: none.
-    host_link: Bandwidth from host memory to a device, one direction; with --host-cache.
-    host_start: Time before a load from host memory begins; default: none.
-    host_overlap: Load beside the step that computes the rest, layer by layer, or before it.
     rate: Requests per second (Poisson), a share of the rate that holds (70%), the trace's own arrivals
         (a shipped trace's: gaps drawn from its quantiles), or all at once; default: as the trace, all
         at once without one.
@@ -2051,6 +2058,11 @@ def simulate(
     bits: Nominal outlier and sink counts, or those that the measured data had.
     measurements: measurement.json of `dse measure` or `dse quantize`; default: of the sample of
         SmolLM2-135M that ships.
+    host_cache: Host memory for blocks that the device gives up, for each device; default: none.
+    host_link: Bandwidth from host memory to a device, one direction; with --host-cache.
+    host_start: Time before a load from host memory begins; default: none.
+    host_overlap: Load beside the step that computes the rest, layer by layer, or before it.
+    host_format: Format of blocks in host memory, where it is another than the device's.
     Further parameters are the fields of `Workload`, in place of one.
 
     Returns: Throughput, waits, queueing and memory of the run: what `dse simulate --json` prints, in SI base units.

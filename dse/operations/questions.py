@@ -17,6 +17,7 @@ from dse.operations.shared import (
     Quantizer,
     Sourced,
     WithFigure,
+    WithHost,
     WithLimits,
     WithWorkload,
     device_option,
@@ -377,7 +378,7 @@ class PredictLoad(OnDesign, WithLimits, WithFigure):
     function="hits",
     positional=("device", "model", "quantizers", "workload"),
 )
-class FindHits(OnDevice, WithWorkload, Sourced, WithFigure):
+class FindHits(OnDevice, WithHost, WithWorkload, Sourced, WithFigure):
     """Find what each KV format's pool keeps of prompts: hits, TTFT, requests per second, price, agents that fit.
 
     Of agents in a closed loop: --sessions of them at a time, each of --turns, whose prompts are --shared tokens and all
@@ -453,7 +454,8 @@ class FindHits(OnDevice, WithWorkload, Sourced, WithFigure):
     def unused(self) -> dict[str, str]:
         """A trace has prompts of its own."""
         names = ("sessions", "turns", "growth", "think", "shared", "output_tokens")
-        return dict.fromkeys(names, "with --trace, which has prompts of its own") if self.trace else {}
+        of_agents = dict.fromkeys(names, "with --trace, which has prompts of its own") if self.trace else {}
+        return of_agents | self.unused_of_host()
 
     def run(self, console: Console = SILENT) -> HitsByFormat:
         """Hits of each format's pool, and what they bring."""
@@ -473,6 +475,7 @@ class FindHits(OnDevice, WithWorkload, Sourced, WithFigure):
             self.trace or agents,
             None if self.quantizers is None else several(self.quantizers),
             self.source() or CLOSED,
+            lambda design: self.host(design, self.workload),
             console.progress,
         )
 

@@ -5,7 +5,7 @@ one server (`dse.serving.steady_state`) what they bring.
 """
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -17,6 +17,8 @@ from dse.core.columns import Column, aligned, cells, percent
 from dse.core.errors import InputError
 from dse.core.progress import Progress, each
 from dse.model.deployed import n_groups_of
+from dse.model.offload import MOST_TOKENS, Beginning
+from dse.model.point import Point
 from dse.model.server import ServerResults
 from dse.questions import common, engine_formats
 from dse.questions.common import THROUGHPUT, Candidate, QuestionAnswer, Result
@@ -25,7 +27,7 @@ from dse.serving import block_traces, stack_distances, steady_state
 from dse.serving.agents import Agents, check_agents, requests_of_agents
 from dse.serving.requests import Moments, Requests
 from dse.serving.stack_distances import Hits
-from dse.serving.steady_state import FoundPrompts, TrafficServer
+from dse.serving.steady_state import FoundPrompts, HostMemory, TrafficServer
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.measurements import CLOSED, Bits
 from dse.specs.workload import Workload
@@ -44,6 +46,8 @@ MOST_DRAWN = 5
 N_HALVINGS = 30
 #: columns of the figure's table
 CURVE = ("format", "block_tokens", "plain_pool_tokens", "pool_tokens", "hit_rate", "requests_per_s", "gain", "is_own")
+#: share of the requests that fit which leave so little of the pool that hits are fewer than a stack's
+FULL_SHARE = 0.8
 NO_TREE = "keeps tokens back until a group is packed: no prefix of it is shared"
 
 COLUMNS = (
@@ -58,6 +62,16 @@ COLUMNS = (
     Column("gain", form=lambda row: f"{row['gain']:.2f}x" if row["gain"] else "-"),
     Column("usd_per_million_tokens", title="$/M", form=".3g"),
     Column("kernels"),
+)
+#: columns of a second table, of host memory
+HOST_COLUMNS = (
+    Column("name", title="format"),
+    Column("host_tokens", title="host tokens", form=",.0f"),
+    percent("host_hit_rate", title="found %"),
+    Column("host_ttft_s", title="TTFT s", form=".3g"),
+    Column("host_requests_per_s", title="req/s", form=".3g"),
+    Column("host_gain", title="gain", form=lambda row: f"{row['host_gain']:.2f}x" if row["host_gain"] else "-"),
+    Column("fetch_from_tokens", title="fetch from", form=","),
 )
 
 
@@ -85,15 +99,35 @@ class FormatServer:
     pool_tokens: float
     page_tokens: int
     keeps_prefixes: bool
+    #: behind the device, in bytes of its format; and bytes of a token on a device
+    host: HostMemory | None = None
+    token_bytes: float = 0.0
 
-    def served(self, hits: Hits, load: PromptLoad, pool_tokens: float) -> dict[str, Any]:
+    @property
+    def host_tokens(self) -> float:
+        """Tokens that host memory keeps behind the pool."""
+        return self.host.capacity_bytes / self.token_bytes if self.host and self.token_bytes else 0.0
+
+    @property
+    def link_tokens_per_s(self) -> float:
+        """Tokens a second that come back from host memory."""
+        assert self.host
+        return self.host.bandwidth_bytes_per_s / self.token_bytes
+
+    def served(self, hits: Hits, load: PromptLoad, pool_tokens: float, behind_tokens: float = 0.0) -> dict[str, Any]:
         """Means over requests of a server with so large a pool, by column; of a pool that holds no request, None.
 
-        Of agents the closed loop of all of them; of a trace a server that is always full.
+        Of agents the closed loop of all of them; of a trace a server that is always full. `behind_tokens`: kept in host
+        memory behind the pool, from where they are always fetched, as servers do.
         """
         moments, agents = load.moments, load.agents
-        pages = int(pool_tokens // self.page_tokens) if self.keeps_prefixes else 0
-        found, squared, own_squared = hits.moments[pages]
+        on_device, behind = (
+            int(tokens // self.page_tokens) if self.keeps_prefixes else 0
+            for tokens in (pool_tokens, pool_tokens + behind_tokens)
+        )
+        found, squared, own_squared = hits.moments[behind]
+        from_host = found - hits.moments[on_device][0]
+        load_s = self.host.start_s + from_host / self.link_tokens_per_s if self.host and from_host > 0 else 0.0
         shared = agents.shared_tokens if agents and self.keeps_prefixes else 0
         own_tokens = moments.mean_input_tokens + moments.mean_output_tokens - shared
         fitting = max(int((pool_tokens - shared) // own_tokens), 0) * load.n_groups
@@ -105,6 +139,8 @@ class FormatServer:
             mean_own_squared=max(own_squared, 0.0),
             mean_found_tokens=found,
             mean_found_squared=squared,
+            load_s=load_s,
+            loads_beside=self.host is None or self.host.is_beside,
         )
         device, plan = self.design.device, self.design.plan
         how = steady_state.scheduler_of(device, plan, self.work)
@@ -112,7 +148,8 @@ class FormatServer:
         numbers = dict.fromkeys(("ttft_s", "tpot_s", "requests_per_s", "usd_per_million_tokens", "running", "waiting"))
         if server.places:
             numbers = _in_loop(server, agents) if agents else _row(server.full, float(server.places))
-        return {"hit_rate": found / moments.mean_input_tokens, "saved_tokens": found, **numbers}
+        is_full = (numbers["running"] or 0.0) >= FULL_SHARE * fitting > 0
+        return {"hit_rate": found / moments.mean_input_tokens, "saved_tokens": found, "is_full": is_full, **numbers}
 
 
 def _row(full: ServerResults, running: float, waits_s: float = 0.0, waiting: float = 0.0) -> dict[str, Any]:
@@ -192,7 +229,7 @@ class HitsByFormat(QuestionAnswer):
     def answer(self) -> str:
         """The format that pays and why, or that the cache is large enough; agents that fit, and the knee."""
         plain, best = self.rows[0], self.best
-        return " ".join([*self._verdict(plain, best), *self._room()])
+        return " ".join([*self._verdict(plain, best), *self._room(), *self._host(best or plain)])
 
     def _verdict(self, plain: dict[str, Any], best: dict[str, Any] | None) -> list[str]:
         if plain["requests_per_s"] is None:
@@ -241,6 +278,22 @@ class HitsByFormat(QuestionAnswer):
         rooms = ", ".join(f"{n or 0:,} in {name}" for name, n in named.items())
         return [f"{knee}. Agents that a pool keeps so: {rooms}."]
 
+    def _host(self, row: dict[str, Any]) -> list[str]:
+        """Say what host memory brings to a format."""
+        gain = row.get("host_gain")
+        if gain is None:
+            return []
+        found = f"it finds {100 * row['host_hit_rate']:.1f} % in place of {100 * row['hit_rate']:.1f}"
+        sooner = row["fetch_from_tokens"]
+        crossing = (
+            f"fetching is sooner from {sooner:,} tokens on" if sooner else "no prompt is fetched sooner than computed"
+        )
+        if gain >= LEAST_GAIN:
+            return [f"Host memory pays for {row['name']}: {found}, {gain:.2f} times the requests/s; {crossing}."]
+        if gain <= 1 / LEAST_GAIN:
+            return [f"Host memory loses for {row['name']}: {gain:.2f} times the requests/s; {crossing}."]
+        return [f"Host memory brings {row['name']} no requests/s ({gain:.2f} times): {found}; {crossing}."]
+
     def text(self) -> str:
         """The table, then the answer."""
         shown = [column for column in COLUMNS if column.name != "agents" or self.is_loop]
@@ -248,8 +301,11 @@ class HitsByFormat(QuestionAnswer):
             textwrap.fill(part, TEXT_WIDTH, break_on_hyphens=False)
             for part in (f"{self.context}; {self.load_text}", self.answer(), " ".join(self.notes))
         )
-        table = "\n".join(aligned(cells(shown, self.rows), range(1)))
-        return "\n\n".join([f"Do fewer bits bring hits in the prefix cache?\n{head}", table, *told])
+        tables = ["\n".join(aligned(cells(shown, self.rows), range(1)))]
+        if "host_tokens" in self.rows[0]:
+            lines = aligned(cells(HOST_COLUMNS, self.rows), range(1))
+            tables.append("\n".join(["With host memory behind the device, over the device alone:", *lines]))
+        return "\n\n".join([f"Do fewer bits bring hits in the prefix cache?\n{head}", *tables, *told])
 
     @cached_property
     def curves(self) -> pd.DataFrame:
@@ -307,9 +363,12 @@ def hits_by_format(
     source: Agents | str,
     names: Sequence[str] | None = None,
     bits: Bits = CLOSED,
+    host_of: Callable[[Candidate], HostMemory | None] = lambda design: None,
     progress: Progress | None = None,
 ) -> HitsByFormat:
     """Hits of agents, or of a trace file, in the pool of each format that the engine runs (or of those named).
+
+    `host_of` gives the host memory behind a design, in bytes of its format.
 
     Raises InputError where the load goes beyond the model's context, and for a server without a tree of prompts.
     """
@@ -323,13 +382,14 @@ def hits_by_format(
     if stack.partition("@")[0] == "llama.cpp":
         raise InputError("stack = llama.cpp: a slot keeps its own last prompt, no tree of blocks: give --stack vllm")
     load = _load_of(designs[0], work, source, progress)
-    servers = [_server_of(design, work, load) for design in designs]
+    servers = [_server_of(design, work, load, host_of(design)) for design in designs]
     found = _hits_of(servers, load, (1.0,), progress)
     rows = []
     for server in each(servers, progress, "formats"):
         of = found[server.page_tokens]
         numbers = server.served(of, load, server.pool_tokens)
-        rows.append(_format_row(server, of, load, numbers))
+        with_host = server.served(of, load, server.pool_tokens, server.host_tokens) if server.host else {}
+        rows.append(_format_row(server, of, load, numbers, with_host))
     rates = [row["requests_per_s"] for row in rows]
     for row, rate in zip(rows, rates, strict=True):
         row["gain"] = rate / rates[0] if rate and rates[0] else None
@@ -342,7 +402,7 @@ def hits_by_format(
         endless_rate=of_plain.endless_rate,
         knee_tokens=of_plain.pages_for(KNEE_SHARE * of_plain.endless_rate) * servers[0].page_tokens * load.n_groups,
         is_loop=load.agents is not None,
-        notes=tuple(_notes(servers, of_plain, load)),
+        notes=tuple(_notes(servers, of_plain, load, [row["name"] for row in rows if row["is_full"]])),
         load=load,
         servers=tuple(servers),
     )
@@ -375,18 +435,21 @@ def _load_of(plain: Candidate, work: Workload, source: Agents | str, progress: P
     return PromptLoad(mine, 0, Moments.of(mine), n_groups, n_left_out=int((~fits).sum()))
 
 
-def _server_of(design: Candidate, work: Workload, load: PromptLoad) -> FormatServer:
+def _server_of(design: Candidate, work: Workload, load: PromptLoad, host: HostMemory | None) -> FormatServer:
     moments = load.moments
     lengths = {"input_tokens": max(round(moments.mean_input_tokens), 1), "output_tokens": _out(load)}
     result = design.evaluate(replace(work, **lengths))  # type: ignore[arg-type]
     memory = design.lowered(replace(work, **lengths)).memory  # type: ignore[arg-type]
+    pool_tokens = (result["kv_usable_tokens"] or 0) / load.n_groups
     return FormatServer(
         design=design,
         work=work,
         result=result,
-        pool_tokens=(result["kv_usable_tokens"] or 0) / load.n_groups,
+        pool_tokens=pool_tokens,
         page_tokens=int(memory.full_block_tokens if memory.block_bits else work.block_tokens),
         keeps_prefixes=all(g.step_tokens <= 1 for g in design.plan.groups),
+        host=host,
+        token_bytes=result["free_bytes"] / pool_tokens if pool_tokens else 0.0,
     )
 
 
@@ -397,12 +460,16 @@ def _hits_of(
     found = {}
     for page in dict.fromkeys(server.page_tokens for server in servers):
         pools = [server.pool_tokens for server in servers if server.page_tokens == page]
+        behind = [server.pool_tokens + server.host_tokens for server in servers if server.page_tokens == page]
         sizes = {int(factor * pool // page) for pool in pools for factor in factors} | {0}
+        sizes |= {int(tokens // page) for tokens in behind}
         found[page] = stack_distances.hits(load.requests, page, sorted(sizes), load.first_counted, progress=progress)
     return found
 
 
-def _format_row(server: FormatServer, hits: Hits, load: PromptLoad, numbers: dict[str, Any]) -> dict[str, Any]:
+def _format_row(
+    server: FormatServer, hits: Hits, load: PromptLoad, numbers: dict[str, Any], with_host: dict[str, Any]
+) -> dict[str, Any]:
     marks = unmeasured(server.result["assumptions"])
     agents, room = load.agents, None
     if agents and server.keeps_prefixes and hits.endless_rate:
@@ -420,7 +487,37 @@ def _format_row(server: FormatServer, hits: Hits, load: PromptLoad, numbers: dic
         "kernels": "assumed" if marks else "measured",
         "marks": list(marks),
         "no_hits": "" if server.keeps_prefixes else NO_TREE,
+        **_host_row(server, numbers, with_host),
     }
+
+
+def _host_row(server: FormatServer, numbers: dict[str, Any], with_host: dict[str, Any]) -> dict[str, Any]:
+    """Host memory of a format: its tokens, hits with it, its gain, and the beginning from which fetching is sooner."""
+    if not server.host:
+        return {}
+    rate, before = with_host["requests_per_s"], numbers["requests_per_s"]
+    return {
+        "host_tokens": server.host_tokens,
+        "host_hit_rate": with_host["hit_rate"],
+        "host_ttft_s": with_host["ttft_s"],
+        "host_requests_per_s": rate,
+        "host_gain": rate / before if rate and before else None,
+        "fetch_from_tokens": _fetched_from(server),
+    }
+
+
+def _fetched_from(server: FormatServer) -> int | None:
+    """The shortest beginning of a prompt, a power of two of blocks, that comes back sooner than it is computed; None
+    where none up to MOST_TOKENS does."""
+    if not (server.host and server.token_bytes):
+        return None
+    point = Point(server.design.device, server.design.plan, replace(server.work, max_model_len=None))
+    beginning, tokens = Beginning(point), server.page_tokens
+    while tokens <= MOST_TOKENS:
+        if server.host.start_s + tokens / server.link_tokens_per_s < beginning.again_s(tokens):
+            return tokens
+        tokens *= 2
+    return None
 
 
 def _load_text(load: PromptLoad) -> str:
@@ -437,7 +534,7 @@ def _load_text(load: PromptLoad) -> str:
     )
 
 
-def _notes(servers: Sequence[FormatServer], hits: Hits, load: PromptLoad) -> list[str]:
+def _notes(servers: Sequence[FormatServer], hits: Hits, load: PromptLoad, full: Sequence[str]) -> list[str]:
     """Notes: how hits are counted, what switches them off, what is left out and assumed."""
     pages = {server.page_tokens for server in servers}
     first = "Found: in whole blocks"
@@ -456,6 +553,10 @@ def _notes(servers: Sequence[FormatServer], hits: Hits, load: PromptLoad) -> lis
     if hits.sampled < 1:
         lines.append(
             f"Of the blocks 1 in {1 / hits.sampled:.0f} was followed: {100 * hits.error:.2f} % standard error."
+        )
+    if full:
+        lines.append(
+            f"Requests that run fill the pool of {', '.join(full)}: `dse simulate` finds less there, down to half."
         )
     if load.n_left_out:
         lines.append(f"{load.n_left_out:,} requests beyond the longest context are left out.")
