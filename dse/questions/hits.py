@@ -19,7 +19,9 @@ from dse.core.progress import Progress, each
 from dse.model.deployed import n_groups_of
 from dse.model.offload import MOST_TOKENS, Beginning
 from dse.model.point import Point
+from dse.model.records import Memory
 from dse.model.server import ServerResults
+from dse.model.stacks import stack_of
 from dse.questions import common, engine_formats
 from dse.questions.common import THROUGHPUT, Candidate, QuestionAnswer, Result
 from dse.questions.formats import TEXT_WIDTH, unmeasured
@@ -28,6 +30,7 @@ from dse.serving.agents import Agents, check_agents, requests_of_agents
 from dse.serving.requests import Moments, Requests
 from dse.serving.stack_distances import Hits
 from dse.serving.steady_state import FoundPrompts, HostMemory, TrafficServer
+from dse.specs import servers
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.measurements import CLOSED, Bits
 from dse.specs.workload import Workload
@@ -99,7 +102,7 @@ class FormatServer:
     pool_tokens: float
     page_tokens: int
     keeps_prefixes: bool
-    #: behind the device, in bytes of its format; and bytes of a token on a device
+    #: behind the device, in bytes of its format; and bytes of a token there
     host: HostMemory | None = None
     token_bytes: float = 0.0
 
@@ -382,10 +385,10 @@ def hits_by_format(
     if stack.partition("@")[0] == "llama.cpp":
         raise InputError("stack = llama.cpp: a slot keeps its own last prompt, no tree of blocks: give --stack vllm")
     load = _load_of(designs[0], work, source, progress)
-    servers = [_server_of(design, work, load, host_of(design)) for design in designs]
-    found = _hits_of(servers, load, (1.0,), progress)
+    formats = [_server_of(design, work, load, host_of(design)) for design in designs]
+    found = _hits_of(formats, load, (1.0,), progress)
     rows = []
-    for server in each(servers, progress, "formats"):
+    for server in each(formats, progress, "formats"):
         of = found[server.page_tokens]
         numbers = server.served(of, load, server.pool_tokens)
         with_host = server.served(of, load, server.pool_tokens, server.host_tokens) if server.host else {}
@@ -394,17 +397,17 @@ def hits_by_format(
     for row, rate in zip(rows, rates, strict=True):
         row["gain"] = rate / rates[0] if rate and rates[0] else None
     rows = [rows[0], *sorted(rows[1:], key=lambda row: -(row["requests_per_s"] or 0.0))]
-    of_plain = found[servers[0].page_tokens]
+    of_plain = found[formats[0].page_tokens]
     return HitsByFormat(
-        context=common.context(device, model, replace(work, output_tokens=_out(load)), servers[0].result),
+        context=common.context(device, model, replace(work, output_tokens=_out(load)), formats[0].result),
         load_text=_load_text(load),
         rows=tuple(rows),
         endless_rate=of_plain.endless_rate,
-        knee_tokens=of_plain.pages_for(KNEE_SHARE * of_plain.endless_rate) * servers[0].page_tokens * load.n_groups,
+        knee_tokens=of_plain.pages_for(KNEE_SHARE * of_plain.endless_rate) * formats[0].page_tokens * load.n_groups,
         is_loop=load.agents is not None,
-        notes=tuple(_notes(servers, of_plain, load, [row["name"] for row in rows if row["is_full"]])),
+        notes=tuple(_notes(formats, of_plain, load, [row["name"] for row in rows if row["is_full"]])),
         load=load,
-        servers=tuple(servers),
+        servers=tuple(formats),
     )
 
 
@@ -449,18 +452,29 @@ def _server_of(design: Candidate, work: Workload, load: PromptLoad, host: HostMe
         page_tokens=int(memory.full_block_tokens if memory.block_bits else work.block_tokens),
         keeps_prefixes=all(g.step_tokens <= 1 for g in design.plan.groups),
         host=host,
-        token_bytes=result["free_bytes"] / pool_tokens if pool_tokens else 0.0,
+        token_bytes=_host_bytes(design, work, memory, result["free_bytes"] / pool_tokens if pool_tokens else 0.0),
     )
 
 
+def _host_bytes(design: Candidate, work: Workload, memory: Memory, token_bytes: float) -> float:
+    """Bytes of a token in host memory, on a device's side: as in the pool, and of models with states one state with
+    each block (assumed; docs/explanation/model.md, Hits at every pool, has what measured servers say)."""
+    if not (memory.block_bits and memory.state_blocks):
+        return token_bytes
+    device, unit = design.device, Point(design.device, design.plan, work).unit
+    kept = servers.of(stack_of(device, work)[0], device, work.stack).state_blocks.count
+    n_groups = memory.full_groups + memory.state_blocks // kept
+    return n_groups * memory.block_bits / unit / memory.full_block_tokens
+
+
 def _hits_of(
-    servers: Sequence[FormatServer], load: PromptLoad, factors: Sequence[float], progress: Progress | None = None
+    formats: Sequence[FormatServer], load: PromptLoad, factors: Sequence[float], progress: Progress | None = None
 ) -> dict[int, Hits]:
     """Hits by tokens of a page: a pass for each size of pages that the formats have, all pools in one."""
     found = {}
-    for page in dict.fromkeys(server.page_tokens for server in servers):
-        pools = [server.pool_tokens for server in servers if server.page_tokens == page]
-        behind = [server.pool_tokens + server.host_tokens for server in servers if server.page_tokens == page]
+    for page in dict.fromkeys(server.page_tokens for server in formats):
+        pools = [server.pool_tokens for server in formats if server.page_tokens == page]
+        behind = [server.pool_tokens + server.host_tokens for server in formats if server.page_tokens == page]
         sizes = {int(factor * pool // page) for pool in pools for factor in factors} | {0}
         sizes |= {int(tokens // page) for tokens in behind}
         found[page] = stack_distances.hits(load.requests, page, sorted(sizes), load.first_counted, progress=progress)
@@ -534,21 +548,21 @@ def _load_text(load: PromptLoad) -> str:
     )
 
 
-def _notes(servers: Sequence[FormatServer], hits: Hits, load: PromptLoad, full: Sequence[str]) -> list[str]:
+def _notes(formats: Sequence[FormatServer], hits: Hits, load: PromptLoad, full: Sequence[str]) -> list[str]:
     """Notes: how hits are counted, what switches them off, what is left out and assumed."""
-    pages = {server.page_tokens for server in servers}
+    pages = {server.page_tokens for server in formats}
     first = "Found: in whole blocks"
     if len(pages) == 1:
         first += f" of {pages.pop():,} tokens"
     else:
-        blocks = ", ".join(f"{server.page_tokens:,} in {server.design.name}" for server in servers[:4])
+        blocks = ", ".join(f"{server.page_tokens:,} in {server.design.name}" for server in formats[:4])
         first += f", which hold a state and grow as bits fall ({blocks})"
     lines = [f"{first}, the blocks used longest ago given up first; means, no intervals."]
-    if servers[0].design.plan.model.state_bytes:
+    if formats[0].design.plan.model.state_bytes:
         lines.append("Of states the checkpoint at a prompt's last whole block counts as kept.")
-    if off := [server.design.name for server in servers if not server.keeps_prefixes]:
+    if off := [server.design.name for server in formats if not server.keeps_prefixes]:
         lines.append(f"No hits: {', '.join(off)} ({NO_TREE}).")
-    if any(unmeasured(server.result["assumptions"]) for server in servers):
+    if any(unmeasured(server.result["assumptions"]) for server in formats):
         lines.append("Kernels assumed: of rates that nobody measured.")
     if hits.sampled < 1:
         lines.append(
@@ -560,6 +574,6 @@ def _notes(servers: Sequence[FormatServer], hits: Hits, load: PromptLoad, full: 
         )
     if load.n_left_out:
         lines.append(f"{load.n_left_out:,} requests beyond the longest context are left out.")
-    if refused := engine_formats.other_software([server.design for server in servers], servers[0].work):
+    if refused := engine_formats.other_software([server.design for server in formats], formats[0].work):
         lines.append(refused)
-    return [*lines, common.assumption_text([server.result for server in servers], THROUGHPUT)]
+    return [*lines, common.assumption_text([server.result for server in formats], THROUGHPUT)]

@@ -99,6 +99,43 @@ def test_states_have_blocks_that_grow_as_bits_fall():
     assert "which hold a state and grow as bits fall" in " ".join(answer.text().split())
 
 
+HOST = {"host_cache": 256 * 10**9, "host_link": "50 GB/s"}
+
+
+def test_host_memory_finds_what_the_pool_gives_up():
+    """64 bytes x 1024 x 4 a token of Qwen3-32B in 16 bits (64 layers, 8 heads of 128, keys and values): 262,144."""
+    answer = dse.hits(quantizers=["fp8"], sessions=32, **OF, **HOST)
+    plain, fp8 = answer.rows
+    assert plain["host_tokens"] == pytest.approx(256e9 / 262_144, rel=1e-3)
+    assert plain["hit_rate"] < 0.6 < 0.9 < plain["host_hit_rate"]
+    assert plain["host_gain"] > 2 > 1.05 > fp8["host_gain"]
+    assert "Host memory brings fp8 no requests/s" in answer.answer()
+    assert "With host memory behind the device" in answer.text()
+
+
+def test_the_format_of_host_memory_is_its_own():
+    """FP8 in host memory behind 16 bits on the device: twice the tokens, over a link of twice the tokens a second."""
+    plain = dse.hits(quantizers=["fp8"], sessions=32, **OF, **HOST).rows[0]
+    kept = dse.hits(quantizers=["fp8"], sessions=32, host_format="fp8", **OF, **HOST).rows[0]
+    assert kept["host_tokens"] == pytest.approx(2 * plain["host_tokens"], rel=1e-3)
+    assert kept["hit_rate"] == plain["hit_rate"]
+
+
+def test_a_slow_link_loses():
+    answer = dse.hits(quantizers=["fp8"], sessions=32, **OF, host_cache=256 * 10**9, host_link="50 MB/s")
+    assert answer.rows[0]["host_gain"] < 0.9
+    assert answer.rows[0]["fetch_from_tokens"] is None
+
+
+def test_of_states_every_block_in_host_memory_has_one():
+    """Blocks of 1,056 tokens and three groups of states of the same size: four blocks for 1,056 tokens.
+
+    A device of two has 10 layers of one KV head, 256 wide, keys and values in 16 bits: 10,240 bytes a token of 10,240.
+    """
+    row = dse.hits("h100", "qwen3.6-35b-a3b", ["fp8"], sessions=16, tp=2, **HOST).rows[0]
+    assert row["host_tokens"] == pytest.approx(256e9 / (4 * 10 * 2 * 256 * 2), rel=0.01)
+
+
 def trace(folder, rows):
     file = folder / "trace.jsonl"
     names = ("timestamp", "input_length", "output_length", "hash_ids")
@@ -127,6 +164,7 @@ def test_a_trace_on_a_full_server(tmp_path):
         ),
         ({"trace": "azure-conv"}, "trace = azure-conv: has no block hashes: give a .jsonl file"),
         ({}, "sessions is missing"),
+        ({"sessions": 2, "host_format": "fp8"}, "host_format = 'fp8': has no effect without --host-cache"),
         ({"sessions": 2, "stack": "llama.cpp"}, "stack = llama.cpp: a slot keeps its own last prompt"),
     ],
 )
