@@ -1224,7 +1224,7 @@ def hits(
 
     >>> found = dse.hits("h200", "qwen3-32b", ["fp8"], sessions=32, turns=20, growth=1200, shared=6000)
     >>> [(row["name"], row["agents"]) for row in found.rows]
-    [('fp16', 8), ('fp8', 17)]
+    [('fp16', 19), ('fp8', 38)]
     """
 
 def interactivity(

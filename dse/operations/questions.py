@@ -387,7 +387,7 @@ class FindHits(OnDevice, WithHost, WithWorkload, Sourced, WithFigure):
 
     >>> found = dse.hits("h200", "qwen3-32b", ["fp8"], sessions=32, turns=20, growth=1200, shared=6000)
     >>> [(row["name"], row["agents"]) for row in found.rows]
-    [('fp16', 8), ('fp8', 17)]
+    [('fp16', 19), ('fp8', 38)]
     """
 
     sessions: int | None = option(None, "Agents at a time.", WHOLE, metavar="N", low=1, high=100_000, is_said=True)
@@ -467,7 +467,14 @@ class FindHits(OnDevice, WithHost, WithWorkload, Sourced, WithFigure):
         if not (self.trace or self.sessions):
             raise InputError(self.lacking())
         think_s = named_quantity("think", self.think, "s", 0, 1e6).si
-        agents = Agents(self.sessions or 1, self.turns, self.growth, think_s, self.shared, self.output_tokens)
+        agents = Agents(
+            sessions=self.sessions or 1,
+            turns=self.turns,
+            growth_tokens=self.growth,
+            think_s=think_s,
+            shared_tokens=self.shared,
+            output_tokens=self.output_tokens,
+        )
         return hits_by_format(
             self.hardware(),
             self.language_model(),

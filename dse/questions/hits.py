@@ -426,7 +426,8 @@ def _load_of(plain: Candidate, work: Workload, source: Agents | str, progress: P
         answer_s = (result["ttft_s"] or 1.0) + source.output_tokens * (result["tpot_s"] or 0.0)
         of_group = replace(source, sessions=-(-source.sessions // n_groups))
         requests, first = requests_of_agents(of_group, answer_s)
-        return PromptLoad(requests, first, Moments.of(requests.take(slice(first, None))), n_groups, source)
+        counted = Moments.of(requests.take(slice(first, None)))
+        return PromptLoad(requests=requests, first_counted=first, moments=counted, n_groups=n_groups, agents=source)
     if not source.lower().endswith(block_traces.ENDING):
         raise InputError(f"trace = {source}: has no block hashes: give a .jsonl file whose lines have hash_ids")
     requests = block_traces.read(source, progress)
@@ -435,7 +436,9 @@ def _load_of(plain: Candidate, work: Workload, source: Agents | str, progress: P
         raise InputError(f"trace = {source}: every request is longer than the longest context of {longest:,} tokens")
     kept = requests.take(fits)
     mine = kept.take(slice(None, None, n_groups))
-    return PromptLoad(mine, 0, Moments.of(mine), n_groups, n_left_out=int((~fits).sum()))
+    return PromptLoad(
+        requests=mine, first_counted=0, moments=Moments.of(mine), n_groups=n_groups, n_left_out=int((~fits).sum())
+    )
 
 
 def _server_of(design: Candidate, work: Workload, load: PromptLoad, host: HostMemory | None) -> FormatServer:
