@@ -41,7 +41,7 @@ KNEE_SHARE = 0.95
 #: gains below this are none: requests per second are told to some percent
 LEAST_GAIN = 1.02
 #: and hits of so much more of the prompts
-LEAST_HITS = 0.005
+LEAST_HITS = 0.01
 #: pools over that of 16 bits at which the figure has gains, and formats that it draws
 POOL_FACTORS = tuple(2.0 ** (k / 2) for k in range(-8, 9))
 MOST_DRAWN = 5
@@ -314,14 +314,13 @@ class HitsByFormat(QuestionAnswer):
     def curves(self) -> pd.DataFrame:
         """Hit rate and gain over 16 bits of each format that the figure draws, at pools around the device's own.
 
-        `pool_tokens` is of 16 bits: a format's own pool is larger by its bits. `is_own`: the pool of the device.
+        `plain_pool_tokens` is of 16 bits, `pool_tokens` the format's own, larger by its bits; `is_own`: of this device.
         """
         if self.servers[0].pool_tokens == 0:
             return pd.DataFrame(columns=CURVE)
-        plain = self.servers[0]
-        factors = POOL_FACTORS
+        plain, factors = self.servers[0], POOL_FACTORS
         drawn = {row["name"] for row in (self.rows[0], *_drawn(self.rows[1:], self.best))}
-        chosen = [server for server in self.servers if server.design.name in drawn]
+        chosen = [server for server in self.servers if server.design.name in drawn and server.pool_tokens]
         made = _hits_of(chosen, self.load, factors)
         rows: list[dict[str, Any]] = []
         base: dict[float, float | None] = {}
