@@ -10,6 +10,7 @@ import argparse
 import resource
 import time
 from collections import OrderedDict
+from itertools import pairwise
 
 import numpy as np
 
@@ -42,7 +43,7 @@ def plain(requests: Requests, capacity: int) -> int:
     found, blocks = 0, requests.blocks
     assert blocks is not None
     ids, first = blocks.ids.tolist(), blocks.first.tolist()
-    for start, stop in zip(first[:-1], first[1:], strict=True):
+    for start, stop in pairwise(first):
         key, path = 0, []
         for block in ids[start:stop]:
             key = hash((key, block))
