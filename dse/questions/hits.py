@@ -374,6 +374,8 @@ def hits_by_format(
 
     Raises InputError where the load goes beyond the model's context, and for a server without a tree of prompts.
     """
+    if work.batching == "static":
+        raise InputError("batching = static: waits for whole batches, these requests come one by one: leave it out")
     if names is None:
         designs = engine_formats.compared(device, model, work, bits)
     else:

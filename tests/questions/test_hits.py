@@ -165,6 +165,7 @@ def test_a_trace_on_a_full_server(tmp_path):
         ({"trace": "azure-conv"}, "trace = azure-conv: has no block hashes: give a .jsonl file"),
         ({}, "sessions is missing"),
         ({"sessions": 2, "host_format": "fp8"}, "host_format = 'fp8': has no effect without --host-cache"),
+        ({"sessions": 2, "batching": "static"}, "batching = static: waits for whole batches"),
         ({"sessions": 2, "stack": "llama.cpp"}, "stack = llama.cpp: a slot keeps its own last prompt"),
     ],
 )
