@@ -28,6 +28,7 @@ __all__ = [
     "formats",
     "front",
     "grid",
+    "hits",
     "interactivity",
     "lab",
     "load",

@@ -18,6 +18,7 @@ from dse.questions.crossing import Crossing
 from dse.questions.devices import Devices
 from dse.questions.doubt import Doubt
 from dse.questions.formats import Formats
+from dse.questions.hits import HitsByFormat
 from dse.questions.interactivity import Interactivity
 from dse.questions.load import UnderLoad
 from dse.questions.need import Need, NeedBits
@@ -49,6 +50,7 @@ __all__ = [
     "formats",
     "front",
     "grid",
+    "hits",
     "interactivity",
     "lab",
     "load",
@@ -1130,6 +1132,101 @@ def grid(
     Raises InputError and SpecError for names and values, LimitError for more than a million designs.
     """
 
+def hits(
+    device: Device,
+    model: Model,
+    quantizers: Sequence[Quantizer] | None = None,
+    workload: Workload | None = None,
+    *,
+    sessions: int | None = None,
+    turns: int = 20,
+    growth: int = 1200,
+    output_tokens: int = 256,
+    think: str = "8 s",
+    shared: int = 0,
+    trace: str | None = None,
+    host_cache: int | None = None,
+    host_link: str | None = None,
+    host_start: str | None = None,
+    host_overlap: Literal["layers", "none"] = "layers",
+    host_format: Quantizer | None = None,
+    bits: Literal["closed", "measured"] = "closed",
+    measurements: str | None = None,
+    batch: int | None = None,
+    admission: Literal["reserve", "paged"] | None = None,
+    page_tokens: int = 16,
+    batching: Literal["static", "continuous", "chunked"] | None = None,
+    weights_bits: int = 16,
+    weights: str | None = None,
+    activation_bits: int = 16,
+    dequant_path: Literal["engine", "fused", "materialised"] | None = None,
+    memory: Literal["server", "paper"] | None = None,
+    gpu_memory_utilization: float | None = None,
+    kv_cache_memory_bytes: int | None = None,
+    free_memory_bytes: int | None = None,
+    max_model_len: int | None = None,
+    prompt_budget_tokens: int | None = None,
+    tower: bool = True,
+    state_type: Literal["auto", "float32", "float16", "bfloat16", "float8", "int8"] = "auto",
+    state_slots: int | None = None,
+    state_share: float | None = None,
+    cuda_graphs: bool = True,
+    speculative_config: str | None = None,
+    cpu_offload_gib: float = 0.0,
+    gpu_layers: int | None = None,
+    cpu_moe_layers: int = 0,
+    calibrated: str | None = None,
+    max_total_tokens: int | None = None,
+    swa_full_tokens_ratio: float | None = None,
+    cuda_graph_max_bs: int | None = None,
+    tp: int = 1,
+    pp: int = 1,
+    pp_batches: int | None = None,
+    ep: int = 1,
+    expert_skew: float = 0.0,
+    dp_attention: bool = False,
+    dcp: int = 1,
+    model_kind: Literal["auto", "ideal", "calibrated"] = "auto",
+    stack: str | None = None,
+    implementation: str | None = None,
+    strict_kernels: bool = False,
+    other_software: bool = False,
+) -> HitsByFormat:
+    """Find what each KV format's pool keeps of prompts: hits, TTFT, requests per second, price, agents that fit.
+
+    Of agents in a closed loop: --sessions of them at a time, each of --turns, whose prompts are --shared tokens and all
+    before. Or of a trace (--trace) whose lines name the blocks of their prompts (hash_ids), on a server that is always
+    full. One pass over the prompts gives the hits at every pool: the answer says where more of it brings no more.
+
+    device: Device name or .toml file.
+    model: Model name, .toml file or config.json.
+    quantizers: Formats to compare with 16 bits; default: all that the engine runs there for the model.
+    workload: Requests, lengths, memory, weights and devices, as `dse.Workload(batch=64, tp=2)`.
+    sessions: Agents at a time.
+    turns: Turns of a session, which a new one follows.
+    growth: Tokens that a turn adds to the context, its answer included.
+    output_tokens: Generated tokens of a turn, which its growth includes.
+    think: Time between an answer and the next turn, mean.
+    shared: Tokens that all sessions begin with: system prompt and tools.
+    trace: A trace that names the blocks of its prompts, in place of agents.
+    host_cache: Host memory for blocks that the device gives up, for each device; default: none.
+    host_link: Bandwidth from host memory to a device, one direction; with --host-cache.
+    host_start: Time before a load from host memory begins; default: none.
+    host_overlap: Load beside the step that computes the rest, layer by layer, or before it.
+    host_format: Format of blocks in host memory, where it is another than the device's.
+    bits: Nominal outlier and sink counts, or those that the measured data had.
+    measurements: measurement.json of `dse measure` or `dse quantize`; default: of the sample of
+        SmolLM2-135M that ships.
+    Further parameters are the fields of `Workload`, in place of one.
+
+    Returns: Hits of each format's pool, and what they bring.
+    Raises InputError and SpecError for names, files and values, LimitError beyond what can be computed.
+
+    >>> found = dse.hits("h200", "qwen3-32b", ["fp8"], sessions=32, turns=20, growth=1200, shared=6000)
+    >>> [(row["name"], row["agents"]) for row in found.rows]
+    [('fp16', 19), ('fp8', 38)]
+    """
+
 def interactivity(
     device: Device,
     model: Model,
@@ -1869,10 +1966,6 @@ def simulate(
     *,
     trace: str | Path | None = None,
     n_prefixes: int | None = None,
-    host_cache: int | None = None,
-    host_link: str | None = None,
-    host_start: str | None = None,
-    host_overlap: Literal["layers", "none"] = "layers",
     rate: float | str | None = None,
     n_requests: int | None = None,
     seed: int = 1,
@@ -1880,6 +1973,11 @@ def simulate(
     value_quantizer: Quantizer | None = None,
     bits: Literal["closed", "measured"] = "closed",
     measurements: str | None = None,
+    host_cache: int | None = None,
+    host_link: str | None = None,
+    host_start: str | None = None,
+    host_overlap: Literal["layers", "none"] = "layers",
+    host_format: Quantizer | None = None,
     batch: int | None = None,
     input_tokens: int = 1024,
     output_tokens: int = 1024,
@@ -1950,10 +2048,6 @@ def simulate(
     trace: Whose lengths (and arrivals); default: all alike.
     n_prefixes: How many texts of --prefix tokens there are: each prompt begins with one of them;
         default: 1.
-    host_cache: Host memory for blocks that the device gives up, for each device; default: none.
-    host_link: Bandwidth from host memory to a device, one direction; with --host-cache.
-    host_start: Time before a load from host memory begins; default: none.
-    host_overlap: Load beside the step that computes the rest, layer by layer, or before it.
     rate: Requests per second (Poisson), a share of the rate that holds (70%), the trace's own arrivals
         (a shipped trace's: gaps drawn from its quantiles), or all at once; default: as the trace, all
         at once without one.
@@ -1964,6 +2058,11 @@ def simulate(
     bits: Nominal outlier and sink counts, or those that the measured data had.
     measurements: measurement.json of `dse measure` or `dse quantize`; default: of the sample of
         SmolLM2-135M that ships.
+    host_cache: Host memory for blocks that the device gives up, for each device; default: none.
+    host_link: Bandwidth from host memory to a device, one direction; with --host-cache.
+    host_start: Time before a load from host memory begins; default: none.
+    host_overlap: Load beside the step that computes the rest, layer by layer, or before it.
+    host_format: Format of blocks in host memory, where it is another than the device's.
     Further parameters are the fields of `Workload`, in place of one.
 
     Returns: Throughput, waits, queueing and memory of the run: what `dse simulate --json` prints, in SI base units.

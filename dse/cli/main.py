@@ -44,6 +44,7 @@ OPERATIONS = {
     "ask doubt": "questions.VaryAssumptions",
     "ask map": "questions.MapBest",
     "ask load": "questions.PredictLoad",
+    "ask hits": "questions.FindHits",
     "ask interactivity": "questions.TradeSpeeds",
     "ask devices": "questions.SplitOverDevices",
     "scores": "scores.FindScores",

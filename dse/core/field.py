@@ -176,9 +176,9 @@ def _reader(pattern: str, make: Callable[[str], Any], allowed: str) -> Callable[
 
 
 def _tokens(text: str) -> int:
-    """Tokens, also in units of 1,024 as models' lengths are written: 128k."""
-    number, unit = re.fullmatch(r"\s*([-+0-9]+)([km]?)\s*", text.lower()).groups()  # type: ignore[union-attr]
-    return int(number) * {"": 1, "k": 1024, "m": 1024**2}[unit]
+    """Tokens, also in units of 1,024 as models' lengths are written: 128k, 1.5k."""
+    number, unit = re.fullmatch(r"\s*([-+0-9.]+)([km]?)\s*", text.lower()).groups()  # type: ignore[union-attr]
+    return round(Fraction(number) * {"": 1, "k": 1024, "m": 1024**2}[unit])
 
 
 def _percent(text: str) -> float:
@@ -260,7 +260,9 @@ WHOLE = Kind(
 TOKENS = replace(
     WHOLE,
     parse=_reader(
-        rf"{_WHOLE}|\s*[0-9]{{1,12}}[km]\s*", _tokens, "a whole number of tokens, such as 4096 or 128k (131,072)"
+        rf"{_WHOLE}|\s*[0-9]{{1,12}}(\.[0-9]{{1,6}})?[km]\s*",
+        _tokens,
+        "a whole number of tokens, such as 4096 or 128k (131,072)",
     ),
     unit="token",
 )

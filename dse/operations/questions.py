@@ -1,4 +1,4 @@
-"""The questions of `dse ask`: formats, crossover, inverse design, sensitivity, doubt, map, load, devices."""
+"""The questions of `dse ask`: formats, crossover, inverse design, sensitivity, doubt, map, load, hits, devices."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dse.core.errors import InputError
-from dse.core.field import NAMES, NUMBER, PERCENT, SHARES, SWITCH, WHOLE, WHOLES
+from dse.core.field import NAMES, NUMBER, PERCENT, SHARES, SWITCH, TOKENS, WHOLE, WHOLES
 from dse.operations.declare import SILENT, Console, argument, operation, option, work
 from dse.operations.shared import (
     Device,
@@ -17,13 +17,14 @@ from dse.operations.shared import (
     Quantizer,
     Sourced,
     WithFigure,
+    WithHost,
     WithLimits,
     WithWorkload,
     device_option,
     model_option,
     several,
 )
-from dse.specs.workload import MAX_BATCH, MAX_DEVICES, MAX_INPUT_TOKENS, Workload
+from dse.specs.workload import DEPLOYMENT, MAX_BATCH, MAX_DEVICES, MAX_INPUT_TOKENS, MEMORY, TIMING, Workload
 
 if TYPE_CHECKING:
     from dse.questions.best_map import BestMap
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from dse.questions.devices import Devices
     from dse.questions.doubt import Doubt
     from dse.questions.formats import Formats
+    from dse.questions.hits import HitsByFormat
     from dse.questions.interactivity import Interactivity
     from dse.questions.load import UnderLoad
     from dse.questions.need import Need, NeedBits
@@ -368,6 +370,121 @@ class PredictLoad(OnDesign, WithLimits, WithFigure):
         answer = load.under_load(self.hardware(), self.plan(), self.workload, loads, limits=limits)
         self.say_left_out(self.workload.output_tokens, console)
         return answer
+
+
+@operation(
+    "ask hits",
+    "Whether fewer bits bring hits in the prefix cache.",
+    function="hits",
+    positional=("device", "model", "quantizers", "workload"),
+)
+class FindHits(OnDevice, WithHost, WithWorkload, Sourced, WithFigure):
+    """Find what each KV format's pool keeps of prompts: hits, TTFT, requests per second, price, agents that fit.
+
+    Of agents in a closed loop: --sessions of them at a time, each of --turns, whose prompts are --shared tokens and all
+    before. Or of a trace (--trace) whose lines name the blocks of their prompts (hash_ids), on a server that is always
+    full. One pass over the prompts gives the hits at every pool: the answer says where more of it brings no more.
+
+    >>> found = dse.hits("h200", "qwen3-32b", ["fp8"], sessions=32, turns=20, growth=1200, shared=6000)
+    >>> [(row["name"], row["agents"]) for row in found.rows]
+    [('fp16', 19), ('fp8', 38)]
+    """
+
+    sessions: int | None = option(None, "Agents at a time.", WHOLE, metavar="N", low=1, high=100_000, is_said=True)
+    turns: int = option(20, "Turns of a session, which a new one follows.", WHOLE, metavar="N", low=1, high=10_000)
+    growth: int = option(
+        1200,
+        "Tokens that a turn adds to the context, its answer included.",
+        TOKENS,
+        metavar="1.2k",
+        low=2,
+        high=MAX_INPUT_TOKENS,
+    )
+    output_tokens: int = option(
+        256,
+        "Generated tokens of a turn, which its growth includes.",
+        TOKENS,
+        name="output",
+        metavar="N",
+        low=1,
+        high=MAX_INPUT_TOKENS,
+    )
+    think: str = option("8 s", "Time between an answer and the next turn, mean.", metavar="'8 s'", unit="s")
+    shared: int = option(
+        0,
+        "Tokens that all sessions begin with: system prompt and tools.",
+        TOKENS,
+        metavar="6k",
+        low=0,
+        high=MAX_INPUT_TOKENS,
+    )
+    trace: str | None = option(
+        None, "A trace that names the blocks of its prompts, in place of agents.", metavar="FILE.jsonl"
+    )
+    quantizers: Sequence[Quantizer] | None = option(
+        None,
+        "Formats to compare with 16 bits; default: all that the engine runs there for the model.",
+        NAMES,
+        metavar="A,B",
+    )
+    workload: Workload = work(
+        only=(
+            "batch",
+            "admission",
+            "page_tokens",
+            "batching",
+            "weights_bits",
+            "weights",
+            "activation_bits",
+            "dequant_path",
+            *MEMORY,
+            *DEPLOYMENT,
+            *TIMING,
+        ),
+        helps={"batch": "Most requests that run at once; default: as many as the server takes."},
+        takes_all=False,
+    )
+
+    def lacking(self) -> str:
+        """Agents, or a trace."""
+        return (
+            "" if self.trace or self.sessions else "--sessions is missing: how many agents, or give --trace FILE.jsonl"
+        )
+
+    def unused(self) -> dict[str, str]:
+        """A trace has prompts of its own."""
+        names = ("sessions", "turns", "growth", "think", "shared", "output_tokens")
+        of_agents = dict.fromkeys(names, "with --trace, which has prompts of its own") if self.trace else {}
+        return of_agents | self.unused_of_host()
+
+    def run(self, console: Console = SILENT) -> HitsByFormat:
+        """Hits of each format's pool, and what they bring."""
+        from dse.questions.hits import hits_by_format
+        from dse.serving.agents import Agents
+        from dse.specs.measurements import CLOSED
+        from dse.specs.quantity import named_quantity
+
+        if not (self.trace or self.sessions):
+            raise InputError(self.lacking())
+        think_s = named_quantity("think", self.think, "s", 0, 1e6).si
+        agents = Agents(
+            sessions=self.sessions or 1,
+            turns=self.turns,
+            growth_tokens=self.growth,
+            think_s=think_s,
+            shared_tokens=self.shared,
+            output_tokens=self.output_tokens,
+        )
+        return hits_by_format(
+            self.hardware(),
+            self.language_model(),
+            self.workload,
+            self.trace or agents,
+            None if self.quantizers is None else several(self.quantizers),
+            self.source() or CLOSED,
+            lambda design: self.host(design, self.workload),
+            console.progress,
+        )
 
 
 @operation(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from dse.core.errors import InputError, show
-from dse.core.field import BYTES, TOKENS, WHOLE, WHOLES
+from dse.core.errors import InputError
+from dse.core.field import TOKENS, WHOLE, WHOLES
 from dse.operations.declare import SILENT, Console, argument, operation, option, work
 from dse.operations.shared import (
     OUTPUT,
@@ -19,6 +19,7 @@ from dse.operations.shared import (
     Printed,
     Quantized,
     Quantizer,
+    WithHost,
     WithWorkload,
     device_option,
     hardware,
@@ -33,7 +34,6 @@ from dse.specs.workload import ASKED, DEPLOYMENT, MAX_BATCH, MEMORY, TIMING, Wor
 if TYPE_CHECKING:
     from dse.report.simulation import SimulatedRun
     from dse.serving.simulator import Simulation
-    from dse.serving.steady_state import HostMemory
     from dse.specs.device_and_model import ModelSpec
 
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     function="simulate",
     positional=("device", "model", "quantizer", "workload"),
 )
-class SimulateServing(OnDesign, Printed):
+class SimulateServing(OnDesign, WithHost, Printed):
     """Serve requests step by step, seeded: throughput, TTFT, TPOT, queueing, memory.
 
     A request is admitted in order of arrival where a place and memory for its prompt are free; paged memory that runs
@@ -68,21 +68,6 @@ class SimulateServing(OnDesign, Printed):
         WHOLE,
         name="prefixes",
         metavar="N",
-    )
-    host_cache: int | None = option(
-        None, "Host memory for blocks that the device gives up, for each device; default: none.", BYTES, metavar="256GB"
-    )
-    host_link: str | None = option(
-        None,
-        "Bandwidth from host memory to a device, one direction; with --host-cache.",
-        metavar="'64 GB/s'",
-        unit="B/s",
-    )
-    host_start: str | None = option(
-        None, "Time before a load from host memory begins; default: none.", metavar="'20 us'", unit="s"
-    )
-    host_overlap: Literal["layers", "none"] = option(
-        "layers", "Load beside the step that computes the rest, layer by layer, or before it.", metavar="layers|none"
     )
     rate: float | str | None = option(
         None,
@@ -147,8 +132,7 @@ class SimulateServing(OnDesign, Printed):
         shares = self.workload.prefix_tokens or self.workload.samples > 1
         if not shares and not str(self.trace or "").lower().endswith(".jsonl"):
             unused |= {"host_cache": "where prompts share nothing: give --prefix, --samples, or a .jsonl trace"}
-        if self.host_cache is None:
-            unused |= dict.fromkeys(("host_link", "host_start", "host_overlap"), "without --host-cache")
+        unused |= self.unused_of_host()
         if self.workload.batching == "static":
             unused |= {"page_tokens": "with --batching static, which reserves memory"}
             if self.workload.admission == "paged":
@@ -161,12 +145,14 @@ class SimulateServing(OnDesign, Printed):
         """Serve the requests: the numbers of the run, and the run itself."""
         from dse.core import files
         from dse.model.lower import check_samples
+        from dse.questions.common import Candidate
         from dse.report import simulation
         from dse.serving import simulator, steady_state
         from dse.serving.arrivals import Traffic
 
         self.workload.refuse_idle()
-        host, (spec, plan) = self.host(), (self.hardware(), self.plan())
+        spec, plan = self.hardware(), self.plan()
+        host = self.host(Candidate(spec, plan), self.workload)
         check_samples(spec, plan, self.workload)
         scheduler = steady_state.scheduler_of(spec, plan, self.workload, host)
         simulator.check(1 if self.n_requests is None else self.n_requests, scheduler)
@@ -190,26 +176,6 @@ class SimulateServing(OnDesign, Printed):
             scheduler,
             console.progress,
         )
-
-    def host(self) -> HostMemory | None:
-        """Host memory behind the device, where it is asked for. Raises InputError."""
-        from dse.serving.steady_state import HostMemory
-        from dse.specs.quantity import named_quantity
-
-        if self.host_cache is None:
-            return None
-        if not 1 <= self.host_cache <= 2**50:
-            raise InputError(f"host-cache = {show(self.host_cache)}: must be from 1 byte to 1 PiB, such as 256GB")
-        if self.host_overlap not in ("layers", "none"):
-            raise InputError(f"host-overlap = {show(self.host_overlap)}: must be one of layers, none")
-        if self.host_link is None:
-            raise InputError(
-                "host-link is missing: the bandwidth from host memory to a device, in one direction, such as '64 GB/s' "
-                "(what PCIe 5.0 x16 has at most; 4.0: 32 GB/s)"
-            )
-        start_s = named_quantity("host-start", self.host_start, "s", 0, 10).si if self.host_start else 0.0
-        link = named_quantity("host-link", self.host_link, "B/s", 1e6, 1e13).si
-        return HostMemory(self.host_cache, link, start_s, self.host_overlap == "layers")
 
     def value(self, outcome: tuple[dict[str, Any], Simulation]) -> SimulatedRun:
         """Throughput, waits, queueing and memory of the run: what `dse simulate --json` prints, in SI base units."""

@@ -7,10 +7,10 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import MISSING, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from dse.core.errors import InputError, show
-from dse.core.field import SWITCH
+from dse.core.field import BYTES, SWITCH
 from dse.operations.declare import Console, Operation, operation, option, work, work_field
 from dse.specs.workload import Workload
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from dse.model.kv_layout import KvPlan
     from dse.quantizers import QuantizerSpec
     from dse.questions.common import Candidate
+    from dse.serving.steady_state import HostMemory
     from dse.specs.device_and_model import HardwareSpec, ModelSpec
     from dse.specs.measurements import Bits
 
@@ -336,6 +337,63 @@ class WithFigure(Printed):
         if self.as_json:
             console.say(line)
         return [] if self.as_json else [line]
+
+
+@operation()
+class WithHost(Operation):
+    """Host memory for blocks of prompts that the device gives up."""
+
+    host_cache: int | None = option(
+        None, "Host memory for blocks that the device gives up, for each device; default: none.", BYTES, metavar="256GB"
+    )
+    host_link: str | None = option(
+        None,
+        "Bandwidth from host memory to a device, one direction; with --host-cache.",
+        metavar="'64 GB/s'",
+        unit="B/s",
+    )
+    host_start: str | None = option(
+        None, "Time before a load from host memory begins; default: none.", metavar="'20 us'", unit="s"
+    )
+    host_overlap: Literal["layers", "none"] = option(
+        "layers", "Load beside the step that computes the rest, layer by layer, or before it.", metavar="layers|none"
+    )
+    host_format: Quantizer | None = option(
+        None, "Format of blocks in host memory, where it is another than the device's.", metavar="Q"
+    )
+
+    def unused_of_host(self) -> dict[str, str]:
+        """Options of host memory without any."""
+        names = ("host_link", "host_start", "host_overlap", "host_format")
+        return {} if self.host_cache is not None else dict.fromkeys(names, "without --host-cache")
+
+    def host(self, design: Candidate, workload: Workload) -> HostMemory | None:
+        """Host memory behind the device of a design, where it is asked for, in bytes of the device's format.
+
+        Raises InputError.
+        """
+        from dse.serving.steady_state import HostMemory
+        from dse.specs.quantity import named_quantity
+
+        if self.host_cache is None:
+            return None
+        if not 1 <= self.host_cache <= 2**50:
+            raise InputError(f"host-cache = {show(self.host_cache)}: must be from 1 byte to 1 PiB, such as 256GB")
+        if self.host_overlap not in ("layers", "none"):
+            raise InputError(f"host-overlap = {show(self.host_overlap)}: must be one of layers, none")
+        if self.host_link is None:
+            raise InputError(
+                "host-link is missing: the bandwidth from host memory to a device, in one direction, such as '64 GB/s' "
+                "(what PCIe 5.0 x16 has at most; 4.0: 32 GB/s)"
+            )
+        start_s = named_quantity("host-start", self.host_start, "s", 0, 10).si if self.host_start else 0.0
+        link = named_quantity("host-link", self.host_link, "B/s", 1e6, 1e13).si
+        host = HostMemory(self.host_cache, link, start_s, self.host_overlap == "layers")
+        if self.host_format is None:
+            return host
+        kept = replace(design, plan=layout(design.plan.model, self.host_format, self.host_format))
+        n_bytes = [float(side.evaluate(workload)["kv_bytes_per_token"]) for side in (kept, design)]
+        return host.in_format(n_bytes[0] / n_bytes[1])
 
 
 def one_of(name: str, value: str, allowed: Sequence[str]) -> str:

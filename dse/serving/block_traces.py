@@ -4,6 +4,7 @@ Each line has `timestamp` (ms), `input_length`, `output_length` (tokens) and `ha
 the prompt, equal where the block and all before it are (https://github.com/kvcache-ai/Mooncake, FAST25-release/traces).
 """
 
+from array import array
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -14,7 +15,7 @@ from dse.core import files, specfile
 from dse.core.errors import InputError, LimitError, show
 from dse.core.field import check_whole
 from dse.core.progress import Progress
-from dse.serving.requests import MAX_TOKENS, PromptBlocks, Requests
+from dse.serving.requests import MAX_TOKENS, Ints, PromptBlocks, Requests
 
 ENDING = ".jsonl"
 FIELDS = ("timestamp", "input_length", "output_length", "hash_ids")
@@ -28,7 +29,7 @@ def read(path: str, progress: Progress | None = None, max_requests: int = 20_000
     times: list[float] = []
     inputs: list[int] = []
     outputs: list[int] = []
-    ids: list[list[int]] = []
+    ids, counts = array("q"), array("q")  # of a long trace, lists would take five times the memory
     own_lines = iter(partial(file.readline, MAX_LINE_BYTES + 1), b"")  # a longer line is not read whole
     with file, progress(own_lines, label="trace", length=None) if progress else nullcontext(own_lines) as lines:
         for number, line in enumerate(lines, 1):
@@ -38,19 +39,19 @@ def read(path: str, progress: Progress | None = None, max_requests: int = 20_000
             times.append(time)
             inputs.append(n_in)
             outputs.append(n_out)
-            ids.append(prompt_ids)
+            ids.extend(prompt_ids)
+            counts.append(len(prompt_ids))
             if len(times) > max_requests:
                 raise LimitError(f"{path}: more than {max_requests:,} requests: give a shorter trace")
     if not times:
         raise InputError(f"{path}: is empty: give a line for each request")
-    block_tokens = _block_tokens(path, inputs, ids)
+    lengths, n_blocks = np.array(inputs, np.int64), np.array(counts, np.int64)
+    block_tokens = _block_tokens(path, lengths, n_blocks)
     order = np.argsort(np.array(times), kind="stable")
-    counts = np.array([len(prompt_ids) for prompt_ids in ids], np.int64)
-    first = np.concatenate(([0], np.cumsum(counts)))
-    place = np.arange(first[-1]) - np.repeat(first[:-1], counts) + 1
-    lengths = np.array(inputs, np.int64)
-    ends = np.minimum(place * block_tokens, np.repeat(lengths, counts))
-    blocks = PromptBlocks(first, np.array([block for prompt_ids in ids for block in prompt_ids], np.int64), ends)
+    first = np.concatenate(([0], np.cumsum(n_blocks)))
+    place = np.arange(first[-1]) - np.repeat(first[:-1], n_blocks) + 1
+    ends = np.minimum(place * block_tokens, np.repeat(lengths, n_blocks))
+    blocks = PromptBlocks(first, np.array(ids, np.int64), ends)
     arrival_s = (np.array(times)[order] - min(times)) / 1e3
     return Requests(arrival_s, lengths[order], np.array(outputs, np.int64)[order], blocks.take(order))
 
@@ -79,14 +80,15 @@ def _row(where: str, line: bytes) -> tuple[float, int, int, list[int]]:
     return float(time), n_in, n_out, ids
 
 
-def _block_tokens(path: str, inputs: list[int], ids: list[list[int]]) -> int:
+def _block_tokens(path: str, inputs: Ints, counts: Ints) -> int:
     """The tokens of a block: the one power of two by which every prompt has as many blocks as it names."""
     for power in range(23):
         size = 2**power
-        if all(-(-n // size) == len(blocks) for n, blocks in zip(inputs, ids, strict=True)):
+        if (-(-inputs // size) == counts).all():
             return size
-    n, blocks = max(zip(inputs, ids, strict=True), key=lambda pair: pair[0])
+    longest = int(inputs.argmax())
+    n, n_blocks = int(inputs[longest]), int(counts[longest])
     raise InputError(
-        f"{path}: hash_ids: {len(blocks):,} for a prompt of {n:,} tokens: no block of 1, 2, 4, ... tokens gives every "
+        f"{path}: hash_ids: {n_blocks:,} for a prompt of {n:,} tokens: no block of 1, 2, 4, ... tokens gives every "
         "prompt as many blocks as it names; name one for each block, the last, shorter one too"
     )

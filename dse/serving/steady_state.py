@@ -42,6 +42,14 @@ class HostMemory:
     start_s: float = 0.0
     is_beside: bool = True
 
+    def in_format(self, share: float) -> "HostMemory":
+        """The memory and its link where a token takes `share` of the bytes that it has on the device.
+
+        Sizes stay in bytes of the device's format; that the device converts blocks on the way takes no time.
+        """
+        capacity_bytes = int(self.capacity_bytes / share)
+        return replace(self, capacity_bytes=capacity_bytes, bandwidth_bytes_per_s=self.bandwidth_bytes_per_s / share)
+
 
 class Scheduler(NamedTuple):
     """Scheduler of a server: the order of prompts, and host memory for blocks that its device gives up."""

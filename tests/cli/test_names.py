@@ -10,6 +10,7 @@ import dse
 from cases import each
 from dse.cli.main import cli
 from dse.core.errors import InputError
+from dse.core.field import TOKENS
 from dse.model.point import Point
 
 
@@ -106,6 +107,7 @@ CALLS = {
     "ask doubt": H100,
     "ask map": H100,
     "ask load": H100,
+    "ask hits": [*H100, "--sessions", "3"],
     "ask interactivity": H100,
     "ask devices": H100,
     "traffic": ["azure-conv", *H100],
@@ -148,3 +150,16 @@ def test_a_name_is_checked_before_anything_is_computed_or_written(run, words, fl
     code, out, err = run(*argv)
     assert (code, out, err.count("\n")) == (2, "", 1), err
     assert [path.name for path in tmp_path.iterdir()] == ["s.toml"]
+
+
+def test_tokens_in_parts_of_1024():
+    assert [TOKENS.parse("input", text) for text in ("1.5k", "1.2k", "0.5m", "6k", "77")] == [
+        1536,
+        1229,
+        2**19,
+        6144,
+        77,
+    ]
+    for text in ("1.5", ".5k", "1.k", "1e3", "-1.5k"):
+        with pytest.raises(InputError, match="whole number of tokens"):
+            TOKENS.parse("input", text)

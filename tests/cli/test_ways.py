@@ -44,6 +44,7 @@ COMMANDS = {
     "ask doubt": (("", "--against fp8"), True),
     "ask map": (("--batches 1,16 --inputs 64,2000 --quantizers fp8,kivi",), True),
     "ask load": (("", "--max-tpot 50ms", "--max-ttft 1s --loads 10%,100%"), True),
+    "ask hits": (("--sessions 3 --turns 2 --quantizers fp8", "--sessions 40 --shared 2k --think 1s"), True),
     "ask interactivity": (("--splits 1,2 --quantizers fp8", "--max-tpot 20ms --quantizers fp16 --splits 1"), True),
     "ask devices": (("--most 2",), False),
     "recommend": (

@@ -34,6 +34,7 @@ ask map --device h100 --model opt-13b --quantizers fp16,fp8,int8,kivi,nqkv,oaken
 ask need bandwidth --device oaken-lpddr --model llama2-13b --quantizer oaken --throughput 3000 --out all
 ask need bits --device h100 --model llama3.1-8b --throughput 5000 --quantizers fp16,fp8,kivi --out all
 ask load --device h200 --model qwen3-32b --quantizer fp8 --batch 8 --out all
+ask hits --device h100 --model llama3.1-8b --quantizers fp8 --sessions 64 --out all
 ask sensitivity --device h100 --model llama3.1-8b --quantizer fp8 --batch 64 --out all
 ask doubt --device oaken-lpddr --model llama2-13b --quantizer oaken --against qserve --batch 64 --out all
 simulate --device h200 --model qwen3-32b --quantizer fp8 --requests 20 --out all

@@ -63,7 +63,7 @@ def test_the_figure_of_the_docs_is_one_declaration(run, tmp_path, monkeypatch):
 
 def test_every_answer_has_one_figure():
     drawn = [one.answer for one in FIGURES.values() if one.answer]
-    assert len(drawn) == len(set(drawn)) == 12  # nine of dse ask, recommend, a front, a plan by layer
+    assert len(drawn) == len(set(drawn)) == 13  # ten of dse ask, recommend, a front, a plan by layer
     assert all((one.answer is None) == (one.source_of is None) for one in FIGURES.values())
 
 

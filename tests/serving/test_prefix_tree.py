@@ -256,3 +256,7 @@ def test_a_line_that_is_too_long_is_refused_and_not_read_whole(tmp_path, monkeyp
     path.write_text(line() + "\n" + line(hash_ids=[1] * 99) + "\n")
     with pytest.raises(InputError, match=":2: has more than 100 bytes: give a JSON object a line"):
         block_traces.read(str(path))
+
+
+def test_host_memory_in_half_the_bytes_holds_twice_the_blocks_and_brings_them_in_half_the_time():
+    assert HostMemory(1000, 2e9, 1e-3).in_format(0.5) == HostMemory(2000, 4e9, 1e-3)
