@@ -920,7 +920,7 @@ def evaluate(
 
     >>> found = dse.evaluate("a100-80gb", "llama2-13b", "qserve", batch=128, admission="paged")
     >>> found.max_batch, round(found.throughput_tokens_per_s), found.unit("decode_step_s")
-    (114, 1319, 's')
+    (114, 1326, 's')
     >>> found["max_batch"] == found.max_batch
     True
     """
@@ -1554,7 +1554,7 @@ def need(
 
     >>> found = dse.need("bandwidth", "a100-80gb", "llama2-13b", batch=128, admission="paged", throughput=2000)
     >>> dse.units.human(found.value, found.unit)
-    '10.47 TB/s'
+    '10.32 TB/s'
     >>> dse.need("bits", "a100-80gb", "llama2-13b", throughput=1200, batch=128, admission="paged").best["quantizer"]
     'nvfp4'
     """

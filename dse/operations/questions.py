@@ -156,7 +156,7 @@ class FindNeed(OnDesign, WithFigure):
 
     >>> found = dse.need("bandwidth", "a100-80gb", "llama2-13b", batch=128, admission="paged", throughput=2000)
     >>> dse.units.human(found.value, found.unit)
-    '10.47 TB/s'
+    '10.32 TB/s'
     >>> dse.need("bits", "a100-80gb", "llama2-13b", throughput=1200, batch=128, admission="paged").best["quantizer"]
     'nvfp4'
     """
