@@ -1,7 +1,7 @@
 """Compare KV formats with 16 bits: memory, time, error and energy of each that a device and stack can run."""
 
 import textwrap
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -585,19 +585,13 @@ def formats(
     running = [fmt for fmt in others if competes(fmt.result)]
     best, by_name = _best(running), {design.name: design for design in designs}
     near = best or _likeliest(running)
-    rivals = {
-        fmt.name: advantage
-        for fmt in running
-        if best and fmt is not best and fmt.verdict in ("pays", "open")
-        if (advantage := compared.gain(by_name[best.name].at(work), by_name[fmt.name].at(work)))
-    }
-    rival = min(rivals, key=lambda name: rivals[name].sure, default="")
-    if best is None or not rival or 1 - rivals[rival].sure < NAMED_FROM:
-        rival = ""
+    rival = None
+    if best:
+        winner = by_name[best.name].at(work)
+        rival = _rival(best, running, lambda fmt: compared.gain(winner, by_name[fmt.name].at(work)))
     runs = None
     if best and rival and not best.elsewhere:
-        second = next(fmt.result for fmt in running if fmt.name == rival)
-        runs = two_runs(best.result, second, (best.name, rival), rivals[rival])
+        runs = two_runs(best.result, rival[0].result, (best.name, rival[0].name), rival[1])
     from_batch, from_input = (None, None)
     if near and has_starts and near.gain and (near.gain.ratio > 1) == _is_faster(near.result, base):
         from_batch, from_input = _starts(by_name[near.name], plain, work, batch)
@@ -618,9 +612,23 @@ def formats(
         max_drop_frac=tolerance.drop_frac,
         max_error=tolerance.error,
         first_input=max(1, work.prefix_tokens),
-        runner_up=(rival, 1 - rivals[rival].sure) if rival else None,
+        runner_up=(rival[0].name, 1 - rival[1].sure) if rival else None,
         two_runs=runs,
     )
+
+
+def _rival(
+    best: Format, running: Iterable[Format], gain: Callable[[Format], Gain | None]
+) -> tuple[Format, Gain] | None:
+    """The format that is likeliest to give more than the best after all, with the best's gain over it; None where the
+    chance is small."""
+    rivals = [
+        (fmt, advantage)
+        for fmt in running
+        if fmt is not best and fmt.verdict in ("pays", "open") and (advantage := gain(fmt))
+    ]
+    rival = min(rivals, key=lambda pair: pair[1].sure, default=None)
+    return rival if rival and 1 - rival[1].sure >= NAMED_FROM else None
 
 
 def _named(names: Sequence[str], device: HardwareSpec, model: ModelSpec, bits: Bits) -> list[Candidate]:
