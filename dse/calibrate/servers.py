@@ -64,6 +64,10 @@ PLAIN_KV = (
     ("qwen3.5", ("MI300X", "MI325X", "MI355X"), ("sglang",), ""),
 )
 STATES: dict[str, StateType] = {"qwen3.5-397b-a17b": "bfloat16"}
+#: vLLM's rows of InferenceX state `{ tp: 4, ep: 4 }` as tp 4, attention dp 4 and ep 16, with and without `dp-attn`:
+#: four devices (the table repeats some of those times as tp 4, ep 4). The models whose recipes there give requests groups of
+#: their own at nearly all loads; others do at few (its nvidia-master.yaml)
+GROUPS = "deepseek-v4"
 MEASURED_ON = re.compile(r"measured=(20\d\d-\d\d-\d\d)")
 #: requests a place: InferenceX sends ten times as many as run at once. NVIDIA's rows have equal lengths: SGLang runs
 #: prompts before anything else, so that requests stay in step, and all prompts queue in every round
@@ -234,7 +238,7 @@ def _row(path: str, line: int, cells: dict[str, str], concurrency: int | None = 
         cells["backend"].lower(),
         cells.get("precision", "").lower(),
     )
-    tp, n_groups, ep = _devices(split, stack == "vllm" and _is_inferencex(cells))
+    tp, n_groups, ep = _devices(split, stack == "vllm" and _is_inferencex(cells), GROUPS in cells["model_path"].lower())
     if concurrency is None:
         concurrency = _concurrency(path, line, cells) or whole["batch_size"] * max(split["attention_dp_size"], n_groups)
     batch = -(-concurrency // n_servers)
@@ -327,18 +331,16 @@ def _split(path: str, line: int, name: str, cell: str) -> int:
     return int(number(path, line, name, cell, MAX_DEVICES**2, True)) if cell.strip("0.") else 1
 
 
-def _devices(split: dict[str, int], is_recipe: bool = False) -> tuple[int, int, int]:
+def _devices(split: dict[str, int], is_recipe: bool = False, has_groups: bool = False) -> tuple[int, int, int]:
     """(tp of a group, groups with requests of their own, expert parallel).
 
     Rows of recipes that split experts both ways state tp or attention dp as their product, 64 on 8 devices: the
-    experts' own split says how many there are. Of vLLM's, `is_recipe`, tp 4, attention dp 4 and ep 16 stand for
-    `{ tp: 4, ep: 4 }`, 4 devices (nvidia-master.yaml of github.com/SemiAnalysisAI/InferenceX, Apache-2.0; the table
-    repeats some of those times as tp 4, ep 4). Whether requests have groups of their own there is not stated: in few
-    of those recipes (`dp-attn: true` at their largest loads).
+    experts' own split says how many there are. vLLM's, `is_recipe`, state the devices twice where experts are whole,
+    whether requests have groups of their own or not.
     """
     tp, n_groups, ep, moe_tp = (split[name] for name in ("tp_size", "attention_dp_size", "moe_ep_size", "moe_tp_size"))
     if is_recipe and tp == n_groups > 1 and ep == tp * n_groups:
-        return tp, 1, tp
+        return (1, tp, tp) if has_groups else (tp, 1, tp)
     if ep > 1 and moe_tp > 1 and max(tp, n_groups) == ep * moe_tp:
         tp, n_groups = (1, ep) if n_groups > tp else (ep, 1)
     return tp, n_groups, ep if tp * n_groups % ep == 0 and tp * n_groups > 1 else 1

@@ -167,18 +167,19 @@ def test_splits_by_hand(table, split, expected):
 
 
 @pytest.mark.parametrize(
-    ("backend", "source", "expected"),
+    ("model", "backend", "source", "expected"),
     [
-        # nvidia-master.yaml of InferenceX: { tp: 4, ep: 4 } of vLLM on 4 devices
-        ("vllm", "db-dump/2026-04-27", (4, 4, False, 4)),
+        # nvidia-master.yaml of InferenceX: { tp: 4, ep: 4 } of vLLM on 4 devices, with dp-attn of DeepSeek-V4
+        ("moonshotai/Kimi-K2.5", "vllm", "db-dump/2026-04-27", (4, 4, False, 4)),
+        ("deepseek-ai/DeepSeek-V4-Pro", "vllm", "db-dump/2026-04-27", (4, 4, True, 4)),
         # of others as stated: 4 groups of 4
-        ("vllm", "nvidia", (16, 16, True, 16)),
-        ("sglang", "db-dump/2026-04-27", (16, 16, True, 16)),
+        ("moonshotai/Kimi-K2.5", "vllm", "nvidia", (16, 16, True, 16)),
+        ("moonshotai/Kimi-K2.5", "sglang", "db-dump/2026-04-27", (16, 16, True, 16)),
     ],
 )
-def test_devices_that_vllms_recipes_state_twice(table, backend, source, expected):
+def test_devices_that_vllms_recipes_state_twice(table, model, backend, source, expected):
     split = {"tp_size": "4", "attention_dp_size": "4", "moe_tp_size": "1", "moe_ep_size": "16", "batch_size": "16"}
-    (row,) = read(table({**MIXTURE, **split, "backend": backend, "silicon_data_source": source}))
+    (row,) = read(table({**MIXTURE, **split, "model_path": model, "backend": backend, "silicon_data_source": source}))
     assert (row.work.tp, row.work.ep, row.work.dp_attention, row.n_devices) == expected
     assert row.concurrency == 64
 
