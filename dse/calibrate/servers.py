@@ -65,8 +65,8 @@ PLAIN_KV = (
 )
 STATES: dict[str, StateType] = {"qwen3.5-397b-a17b": "bfloat16"}
 #: vLLM's rows of InferenceX state `{ tp: 4, ep: 4 }` as tp 4, attention dp 4 and ep 16, with and without `dp-attn`:
-#: four devices (the table repeats some of those times as tp 4, ep 4). The models whose recipes there give requests groups of
-#: their own at nearly all loads; others do at few (its nvidia-master.yaml)
+#: four devices (the table repeats some of those times as tp 4, ep 4). The models whose recipes there give requests
+#: groups of their own at nearly all loads; others do at few (its nvidia-master.yaml)
 GROUPS = "deepseek-v4"
 MEASURED_ON = re.compile(r"measured=(20\d\d-\d\d-\d\d)")
 #: requests a place: InferenceX sends ten times as many as run at once. NVIDIA's rows have equal lengths: SGLang runs
