@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dse.core import errors, units
+from dse.core.answer import Answer
 from dse.core.errors import InputError, LimitError, did_you_mean, show
 from dse.model.results import RESULTS
 from dse.operations import every
@@ -168,3 +169,4 @@ def plot(
 
 
 plot.__signature__ = signature_with(plot, Look)  # type: ignore[attr-defined]
+Answer.plot = plot

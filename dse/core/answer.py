@@ -1,8 +1,8 @@
 """Answers that print as their text: of the questions, and the results of a design, a run, scores."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -10,6 +10,9 @@ if TYPE_CHECKING:
 
 class Answer(ABC):
     """An answer of a Python function; printed, or shown by a notebook, it is its text."""
+
+    #: its figure, with what `dse.plot` takes, which stands above answers and is set by it (dse/api.py)
+    plot: ClassVar[Callable[..., Any]]
 
     @property
     @abstractmethod

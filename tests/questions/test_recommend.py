@@ -133,6 +133,12 @@ def test_cards_keep_their_promises(found):
         assert card.usd_per_million_tokens == pytest.approx(card.usd_per_hour / (3600 * 20 * 500) * 1e6)
 
 
+def test_the_figure_is_that_of_plot(found, tmp_path):
+    assert found.plot().to_json() == dse.plot(found).to_json()
+    found.plot(out=tmp_path / "cost.csv")
+    assert (tmp_path / "cost.csv").read_text().startswith("device,")
+
+
 def test_answers_of_one_token_have_a_time_to_the_first_alone():
     asked = {"model": "qwen3-8b", "devices": ["h100"], "engines": ["vllm"], "output_tokens": 1, "rate": 2}
     found = dse.recommend(**asked)
