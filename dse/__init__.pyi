@@ -1721,8 +1721,8 @@ def recommend(
     model: Model name, .toml file or config.json.
     rate: Requests a second, which come at random.
     requests: Requests at all times, in place of a rate.
-    start: A server that runs today on the first device, as it is started: each difference from the
-        best, and its gain.
+    start: A server that runs today on the first device, as it is started, or its start-up log: each
+        difference from the best, and its gain.
     objective: What must be best.
     budget: Most USD an hour.
     max_drop: No KV format whose scores may drop by more, as published; default: none that may drop by

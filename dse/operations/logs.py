@@ -103,7 +103,7 @@ class CheckLog(AssumesLike, Printed):
         """The log beside the design: its terms, their table, and a sentence about the largest difference."""
         from dse.validate import bench_result, check_log, startup_log
 
-        content, source = self._content()
+        content, source = content_of(self.log)
         text = startup_log.text_of(content, source)
         if bench_result.is_result(plain := text.encode()):
             return self._of_bench(plain, source)
@@ -140,21 +140,6 @@ class CheckLog(AssumesLike, Printed):
         given = {name: str(value) for name, value in names.items() if value}
         return bench_check.check(source, content, given, fields)
 
-    def _content(self) -> tuple[bytes, str]:
-        """The log, and what it is called. Raises InputError."""
-        from dse.core import files
-        from dse.validate.startup_log import MAX_BYTES, refuse_larger
-
-        if isinstance(self.log, str) and "\n" in self.log:
-            return self.log.encode(), "a text"
-        if self.log is None or self.log == "-":
-            if sys.stdin is None or sys.stdin.isatty():
-                raise InputError("LOG is missing: give a file, or the log on standard input")
-            content = sys.stdin.buffer.read(MAX_BYTES + 1)
-            refuse_larger(len(content), "standard input")
-            return content, "standard input"
-        return files.read_bytes(str(self.log), MAX_BYTES, "log", "a file", f"give {_GIVE}"), Path(self.log).name
-
     def _keep(self, check: LogCheck) -> None:
         """Write the memory of the log. Raises InputError where it holds none, OutputError."""
         from dse.core import files
@@ -174,6 +159,25 @@ class CheckLog(AssumesLike, Printed):
         if self.as_json:
             console.say(line)
         return [] if self.as_json else [line]
+
+
+def content_of(log: str | Path | None) -> tuple[bytes, str]:
+    """A log, given by its text or its file, of standard input without either, and what it is called.
+
+    Raises InputError.
+    """
+    from dse.core import files
+    from dse.validate.startup_log import MAX_BYTES, refuse_larger
+
+    if isinstance(log, str) and "\n" in log:
+        return log.encode(), "a text"
+    if log is None or log == "-":
+        if sys.stdin is None or sys.stdin.isatty():
+            raise InputError("LOG is missing: give a file, or the log on standard input")
+        content = sys.stdin.buffer.read(MAX_BYTES + 1)
+        refuse_larger(len(content), "standard input")
+        return content, "standard input"
+    return files.read_bytes(str(log), MAX_BYTES, "log", "a file", f"give {_GIVE}"), Path(log).name
 
 
 def _name(spec: Any) -> str:

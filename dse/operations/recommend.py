@@ -70,9 +70,10 @@ class Recommend(AssumesLike, WithLimits, Sourced, WithFigure):
     )
     start: str | None = option(
         None,
-        "A server that runs today on the first device, as it is started: each difference from the best, and its gain.",
+        "A server that runs today on the first device, as it is started, or its start-up log: each difference from the "
+        "best, and its gain.",
         name="from",
-        metavar="'vllm serve ...'",
+        metavar="'vllm serve ...'|LOG",
     )
     objective: str = option(
         "cost",
@@ -128,13 +129,13 @@ class Recommend(AssumesLike, WithLimits, Sourced, WithFigure):
 
         if self.rate is not None and self.requests is not None:
             raise InputError(f"requests = {self.requests}: cannot stand beside --rate {self.rate:g}: give one of both")
-        said, left_out = self._said()
+        devices, counts = self._hardware()
+        said, left_out = self._said(next(iter(devices.values())))
         model, work = self.model or said.get("model"), self.workload
         if not model:
             raise InputError(f"from = {show(self.start)}: names no model that is known here: add --model")
         if said.get("weights") and work.weights is None:
             work = replace(work, weights=said["weights"])
-        devices, counts = self._hardware()
         if self.rate is None and self.requests is None and len(counts) < len(devices):
             raise InputError("rate is missing: give --rate, --requests, or how many devices there are (8xh200)")
         limits_s, budget_usd = self.limits_s(self.workload.output_tokens), self._budget_usd()
@@ -160,16 +161,34 @@ class Recommend(AssumesLike, WithLimits, Sourced, WithFigure):
         self.say_left_out(self.workload.output_tokens, console)
         return answer
 
-    def _said(self) -> tuple[dict[str, Any], list[str]]:
-        """The fields that today's command sets, and its flags that no field has. Raises InputError."""
+    def _said(self, device: HardwareSpec) -> tuple[dict[str, Any], list[str]]:
+        """The fields that today's server sets, and the flags of its command that no field has. Raises InputError."""
         if not self.start:
             return {}, []
         from dse.specs import server_flags
 
-        command = server_flags.read(self.start)
+        text = self.start.replace("\\\n", " ").strip()
+        if "\n" in text or len(text.split()) == 1:
+            return self._of_log(device), []
+        command = server_flags.read(text)
         if not command.values:
-            raise InputError(f"from = {show(self.start)}: must be a server's command, such as 'vllm serve MODEL'")
+            allowed = "a server's command, such as 'vllm serve MODEL', or its log, by a path without spaces"
+            raise InputError(f"from = {show(self.start)}: must be {allowed}")
         return command.values, command.left_out
+
+    def _of_log(self, device: HardwareSpec) -> dict[str, Any]:
+        """The fields that the server of a start-up log sets. Raises InputError for one that does not start."""
+        from dse.operations.logs import content_of
+        from dse.validate import check_log, startup_log
+
+        content, source = content_of(self.start)
+        log = startup_log.read(startup_log.text_of(content, source))
+        if log.engine not in ("vllm", "sglang", "trtllm"):
+            raise InputError(f"from = {show(source)}: is of {log.title}: must be of vLLM, SGLang or TensorRT-LLM")
+        if log.failure:
+            raise InputError(f"from = {show(source)}: does not start or breaks down: `dse check-log` says what to do")
+        model = language_model(self.model) if self.model else check_log.model_of(log)
+        return {"model": log.model, **check_log.fields_of(log, device, model)}
 
     def _budget_usd(self) -> float:
         """USD an hour at most. Raises InputError."""

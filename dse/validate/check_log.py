@@ -48,6 +48,8 @@ _FILE_FORMATS = ("q2_k", "iq3_xxs", "q3_k_m", "q4_0", "q5_0", "q6_k", "q8_0", "b
 AGREES_GIB, ROUNDING_GIB = 0.1, 0.005
 #: the same as a share of weights, whose bits differ by layer in files of llama.cpp
 AGREES_SHARE = 0.01
+#: fields that the design of a log has beside what the log says
+_LOAD = ("batch", "input_tokens", "output_tokens", "admission", "memory")
 _NOTHING = "The log and the design have no term in common."
 #: names of terms
 WEIGHTS, ACTIVATIONS, BESIDE, POOL = "weights", "activations", "graphs, context and buffers", "keys and values"
@@ -230,13 +232,8 @@ def check(
 
     Raises InputError where the log does not say what the design needs, and for what cannot be.
     """
-    spec, shape = device or _device_of(log), model or _model_of(log)
-    if log.total_gib is not None and spec.reported_memory:
-        reported = spec.reported_memory.count / GIB
-        if abs(log.total_gib / reported - 1) > SAME_DEVICE:
-            raise InputError(
-                f"device = {spec.name}: has {reported:.2f} GiB, the log's has {log.total_gib:.2f} GiB: give --device"
-            )
+    spec, shape = device or _device_of(log), model or model_of(log)
+    _refuse_other_memory(log, spec)
     keys, values = kinds or _quantizers_of(log)
     work, notes = _workload_of(log, spec, shape, given or {})
     notes = (*_other_device(log, spec), *notes)
@@ -268,6 +265,31 @@ def check(
     )
 
 
+def fields_of(log: StartupLog, device: HardwareSpec, model: ModelSpec) -> dict[str, Any]:
+    """The fields that a log's server sets, its quantizers among them, as `dse.specs.server_flags` reads those of a
+    command. Raises InputError for a log of another device."""
+    _refuse_other_memory(log, device)
+    if other := _other_device(log, device):
+        raise InputError(f"device = {device.name}: {other[0].partition(':')[0]}: give that one")
+    work, _ = _workload_of(log, device, model, {})
+    own = {name: value for name, form in ASKED.items() if (value := getattr(work, name)) != form.default}
+    if own.get("max_model_len") == model.max_position_tokens:  # printed where nobody set it
+        del own["max_model_len"]
+    sides = ["fp16" if side.family.exact else side.name for side in _quantizers_of(log)]
+    kinds = {"quantizer": sides[0], **({"value_quantizer": sides[1]} if sides[0] != sides[1] else {})}
+    return {name: value for name, value in own.items() if name not in _LOAD} | kinds
+
+
+def _refuse_other_memory(log: StartupLog, device: HardwareSpec) -> None:
+    """Raises InputError where the driver reports another memory than the device has."""
+    if log.total_gib is not None and device.reported_memory:
+        reported = device.reported_memory.count / GIB
+        if abs(log.total_gib / reported - 1) > SAME_DEVICE:
+            raise InputError(
+                f"device = {device.name}: has {reported:.2f} GiB, the log's has {log.total_gib:.2f} GiB: give --device"
+            )
+
+
 def _device_of(log: StartupLog) -> HardwareSpec:
     """The shipped device that a log names: a log never opens a file. Raises InputError."""
     if not log.device:
@@ -287,7 +309,7 @@ def _other_device(log: StartupLog, device: HardwareSpec) -> tuple[str, ...]:
     return (f"the log names {show(log.device)}: {device.name} stands for it, as given",)
 
 
-def _model_of(log: StartupLog) -> ModelSpec:
+def model_of(log: StartupLog) -> ModelSpec:
     """The shipped model that a log names: a log never opens a file. Raises InputError."""
     if not log.model:
         raise InputError("model: is missing, the log does not say it (is its begin cut off?): give --model")

@@ -6,6 +6,7 @@ import random
 from collections import defaultdict
 from functools import cache
 from itertools import count
+from pathlib import Path
 from statistics import median
 
 import pytest
@@ -282,6 +283,11 @@ def test_half_the_price_changes_the_answer_where_it_says(found):
 #: a server of today, and its load
 LINE = "vllm serve Qwen/Qwen3-32B --tensor-parallel-size 4"
 LOAD = {"rate": 5, "input_tokens": 4096, "output_tokens": 500, "max_tpot": "30 ms", "max_ttft": "1 s"}
+LOGS = Path(__file__).parents[1] / "validate" / "logs"
+#: of a server that does not start
+FAILS = (LOGS / "vllm-0.19-llama-3.1-8b.log").read_text().partition("Available KV cache")[0] + (
+    "\nValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`.\n"
+)
 
 
 class TestFromToday:
@@ -305,6 +311,35 @@ class TestFromToday:
     def test_weights_and_model_are_those_of_the_line(self):
         found = dse.recommend(devices=["h100"], start="vllm serve Qwen/Qwen3-32B-FP8", **LOAD)
         assert found.best["weights"] == "fp8-block"
+
+    def test_a_start_up_log_says_what_runs(self):
+        """By hand: options that the log prints; the same server as a command says it, but for the release."""
+        log = LOGS / "vllm-0.19-llama-3.1-8b-tp4.log"
+        line = "vllm serve meta-llama/Llama-3.1-8B-Instruct -tp 4 --gpu-memory-utilization 0.95 --max-model-len 8192"
+        of_log, of_line = (dse.recommend(devices=["h100"], start=str(start), **LOAD) for start in (log, line))
+        today, same = (found.changes.today.fleet for found in (of_log, of_line))
+        work = today.server.work
+        assert (work.tp, work.stack, work.gpu_memory_utilization) == (4, "vllm@0.19.0", 0.95)
+        assert (work.max_model_len, today.server.design.name) == (8192, "fp16")
+        assert (today.n_servers, today.usd_per_hour) == (same.n_servers, same.usd_per_hour)
+        assert [one.what for one in of_log.changes.single[1:]] == [one.what for one in of_line.changes.single[-2:]]
+        assert dse.recommend(devices=["h100"], start=log.read_text(), **LOAD).changes.today.fleet.server.work == work
+
+    @pytest.mark.parametrize(
+        ("log", "says"),
+        [
+            ("hello\nworld\n", "has no start-up lines of"),
+            ("no-such.log", "cannot be read"),
+            (str(LOGS), "is a directory"),
+            (f"{LOGS}/llamacpp-llama-3.1-8b-q4_k_m.log", "must be of vLLM, SGLang or TensorRT-LLM"),
+            (f"{LOGS}/vllm-0.24-qwen3.6-35b-a3b-nvfp4.log", "the log names 'NVIDIA GeForce RTX 5090': give that one"),
+            (FAILS, "does not start"),
+        ],
+    )
+    def test_logs_of_no_server_of_today_are_refused(self, log, says, run):
+        status, out, err = run("recommend", "--devices", "h100", "--rate", "1", "--from", log)
+        assert (status, out, err.count("\n")) == (2, "", 1)
+        assert says in err
 
     @pytest.mark.parametrize("line", ["", "echo hello", "vllm serve nobody/knows-this"])
     def test_lines_that_start_no_server_are_refused(self, line, run):
