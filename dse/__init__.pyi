@@ -1681,8 +1681,8 @@ def quantizer(name: str, measurements: str | Path | None = None) -> QuantizerSpe
 
 def recommend(
     *,
-    devices: Sequence[str],
     model: Model = "",
+    devices: Sequence[str] = (),
     rate: float | None = None,
     requests: int | None = None,
     start: str | None = None,
@@ -1717,8 +1717,8 @@ def recommend(
     and whole nodes, each in as many servers as hold the load within the limits at the upper end of their intervals.
     The load is a rate, or a number of requests at all times; without one, as much as the devices hold (8xh200).
 
-    devices: Devices to choose from; with a number, 8xh200, no more than so many.
     model: Model name, .toml file or config.json.
+    devices: Devices to choose from; with a number, 8xh200, no more than so many.
     rate: Requests a second, which come at random.
     requests: Requests at all times, in place of a rate.
     start: A server that runs today on the first device, as it is started, or its start-up log: each

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dse.core.errors import InputError, show
 from dse.core.field import NAMES, NUMBER, PERCENT, SWITCH, WHOLE
-from dse.operations.declare import SILENT, Console, operation, option, work
+from dse.operations.declare import SILENT, Console, argument, fields_of, operation, option, work
 from dse.operations.shared import (
     AssumesLike,
     Model,
@@ -27,6 +28,7 @@ from dse.specs.workload import MAX_BATCH, MAX_DEVICES, Workload
 if TYPE_CHECKING:
     from dse.questions.recommend import Recommendation
     from dse.specs.device_and_model import HardwareSpec
+    from dse.validate.saved_plan import PlanCheck
 
 #: fields of a workload that a user says; the search has the rest
 SAID = (
@@ -57,7 +59,11 @@ class Recommend(AssumesLike, WithLimits, Sourced, WithFigure):
     """
 
     model: Model = model_option("")
+    log: str | None = argument(
+        None, "With --check: the server's start-up log, or its benchmark; default: standard input.", in_python=False
+    )
     devices: Sequence[str] = option(
+        (),
         kind=NAMES,
         help="Devices to choose from; with a number, 8xh200, no more than so many.",
         former=("--device",),
@@ -108,20 +114,43 @@ class Recommend(AssumesLike, WithLimits, Sourced, WithFigure):
     most: int | None = option(
         None, "Devices of one server at most; default: 16.", WHOLE, unit="device", low=1, high=MAX_DEVICES
     )
+    check: str | None = option(
+        None,
+        "Compare LOG with this plan.json of --out: the pool, TPOT and TTFT against what it promised.",
+        metavar="PLAN",
+        in_python=False,
+    )
     any_size: bool = option(False, "Try other sizes than 1, 2, 4, 8 and whole nodes of 8 too.", SWITCH, name="any")
     workload: Workload = work(only=SAID, takes_all=False)
 
     def lacking(self) -> str:
-        """A model, by itself or in today's command."""
-        return "" if self.model or self.start else "--model is missing: see dse recommend --help"
+        """Devices, and a model, by itself or in today's command; a plan has both."""
+        if self.check:
+            return ""
+        missing = "" if self.model or self.start else "--model"
+        missing = missing if self.devices else "--devices"
+        return f"{missing} is missing: see dse recommend --help" if missing else ""
 
     def unused(self) -> dict[str, str]:
-        """Without a load the devices are full: most throughput is what is left to ask."""
+        """Without a load the devices are full: most throughput is what is left to ask. A plan has all of it."""
+        if self.check:
+            names = {field.name for field in fields_of(type(self))} | {*SAID}
+            return dict.fromkeys(
+                sorted(names - {"log", "check", "as_json", "assume_like"}), "beside --check, whose plan says it"
+            )
         is_full = self.rate is None and self.requests is None
-        return {"objective": "without --rate or --requests, when the most throughput is searched"} if is_full else {}
+        why = {"objective": "without --rate or --requests, when the most throughput is searched"} if is_full else {}
+        return {**why, "log": "without --check PLAN"}
 
-    def run(self, console: Console = SILENT) -> Recommendation:
+    def value(self, outcome: Any) -> Recommendation:
         """The deployments that hold the load within the limits."""
+        found: Recommendation = outcome
+        return found
+
+    def run(self, console: Console = SILENT) -> Recommendation | PlanCheck:
+        """The deployments that hold the load within the limits; of a plan what became of it."""
+        if self.check:
+            return self._checked(self.check)
         from dse.questions import recommend, search
         from dse.questions.changes import changes
         from dse.specs import prices
@@ -130,6 +159,8 @@ class Recommend(AssumesLike, WithLimits, Sourced, WithFigure):
         if self.rate is not None and self.requests is not None:
             raise InputError(f"requests = {self.requests}: cannot stand beside --rate {self.rate:g}: give one of both")
         devices, counts = self._hardware()
+        if not devices:
+            raise InputError("devices is missing: name those to choose from, such as h100 or 8xh200")
         said, left_out = self._said(next(iter(devices.values())))
         model, work = self.model or said.get("model"), self.workload
         if not model:
@@ -160,6 +191,24 @@ class Recommend(AssumesLike, WithLimits, Sourced, WithFigure):
             answer = replace(answer, changes=changes(self.start, said, left_out, answer.search, choices.bits))
         self.say_left_out(self.workload.output_tokens, console)
         return answer
+
+    def _checked(self, plan: str) -> PlanCheck:
+        """A log or a benchmark beside a plan. Raises InputError."""
+        from dse.operations.logs import content_of
+        from dse.validate import saved_plan, startup_log
+
+        content, source = content_of(self.log)
+        return saved_plan.check(plan, startup_log.text_of(content, source), self.log or "LOG")
+
+    def beside(self, outcome: Any, console: Console) -> dict[str, bytes]:
+        """The plan of the best deployment, which --check takes."""
+        from dse.specs import catalog
+        from dse.validate import saved_plan
+
+        model = outcome.first.server.design.plan.model
+        given = str(self.model) if isinstance(self.model, str | Path) else ""
+        name = given or catalog.hub_name(model) or model.name
+        return {saved_plan.NAME: saved_plan.content(outcome, name, console.command)}
 
     def _said(self, device: HardwareSpec) -> tuple[dict[str, Any], list[str]]:
         """The fields that today's server sets, and the flags of its command that no field has. Raises InputError."""

@@ -327,13 +327,18 @@ class WithFigure(Printed):
     )
     static: str = static_option("What draws PNG, SVG and PDF; auto is matplotlib; kaleido needs a browser.")
 
+    def beside(self, outcome: Any, console: Console) -> dict[str, bytes]:
+        """Files beside the figure, by name."""
+        return {}
+
     def written(self, outcome: Any, console: Console) -> list[str]:
         """Write the figure and its table where a directory is given."""
         if self.out is None:
             return []
         from dse.figures.export import question
 
-        line = f"figure: {question.write(self.out, outcome, console.command, self.static)}"
+        more = self.beside(outcome, console)
+        line = f"figure: {question.write(self.out, outcome, console.command, self.static, more)}"
         if self.as_json:
             console.say(line)
         return [] if self.as_json else [line]

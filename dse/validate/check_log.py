@@ -49,7 +49,7 @@ AGREES_GIB, ROUNDING_GIB = 0.1, 0.005
 #: the same as a share of weights, whose bits differ by layer in files of llama.cpp
 AGREES_SHARE = 0.01
 #: fields that the design of a log has beside what the log says
-_LOAD = ("batch", "input_tokens", "output_tokens", "admission", "memory")
+LOAD = ("batch", "input_tokens", "output_tokens", "admission", "memory")
 _NOTHING = "The log and the design have no term in common."
 #: names of terms
 WEIGHTS, ACTIVATIONS, BESIDE, POOL = "weights", "activations", "graphs, context and buffers", "keys and values"
@@ -103,6 +103,11 @@ class LogTerm:
         """The difference over ours."""
         return self.difference / abs(self.ours) if self.difference is not None and self.ours else None
 
+    @property
+    def is_inside(self) -> bool | None:
+        """Whether the log's value lies between the ends; None where either is not known."""
+        return None if self.log is None or self.ends is None else self.ends[0] <= self.log <= self.ends[1]
+
     def row(self) -> dict[str, str | float | None]:
         """All of it by name."""
         low, high = self.ends or (None, None)
@@ -141,7 +146,7 @@ class LogCheck(Answer):
     def rows(self) -> list[tuple[str, ...]]:
         """The terms as people read them, with their head."""
         rows = [
-            (term.name, *(_shown(term.unit, n) for n in (term.log, term.ours)), *_apart(term)) for term in self.terms
+            (term.name, *(shown(term.unit, n) for n in (term.log, term.ours)), *_apart(term)) for term in self.terms
         ]
         return [("term", "log", "ours", "difference", ""), *rows]
 
@@ -165,8 +170,8 @@ class LogCheck(Answer):
         if pool is None or pool.ends is None:
             return []
         assert pool.log is not None
-        low, high = (_shown(pool.unit, end) for end in pool.ends)
-        this = "this one too" if pool.ends[0] <= pool.log <= pool.ends[1] else "this one does not"
+        low, high = (shown(pool.unit, end) for end in pool.ends)
+        this = "this one too" if pool.is_inside else "this one does not"
         return [f"8 of 10 start-ups on devices of this class have {low} to {high} of {pool.name}; {this}."]
 
     @cached_property
@@ -194,7 +199,8 @@ class LogCheck(Answer):
         }
 
 
-def _shown(unit: str, value: float | None) -> str:
+def shown(unit: str, value: float | None) -> str:
+    """A value of a term as people read it."""
     if value is None:
         return "-"
     if unit == "s":
@@ -277,7 +283,7 @@ def fields_of(log: StartupLog, device: HardwareSpec, model: ModelSpec) -> dict[s
         del own["max_model_len"]
     sides = ["fp16" if side.family.exact else side.name for side in _quantizers_of(log)]
     kinds = {"quantizer": sides[0], **({"value_quantizer": sides[1]} if sides[0] != sides[1] else {})}
-    return {name: value for name, value in own.items() if name not in _LOAD} | kinds
+    return {name: value for name, value in own.items() if name not in LOAD} | kinds
 
 
 def _refuse_other_memory(log: StartupLog, device: HardwareSpec) -> None:

@@ -1,5 +1,8 @@
 """The files of an answer: its figure as HTML, PNG, SVG and PDF, and the table behind it as CSV."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from dse.core import files
 from dse.figures.export import web_page
 from dse.figures.export.static import check, painter
@@ -17,8 +20,10 @@ from dse.questions.recommend import Recommendation
 Answer = Formats | Crossing | Need | NeedBits | Effects | BestMap | UnderLoad | Interactivity | Recommendation
 
 
-def write(out: str, answer: Answer, command: str, static: str = "auto") -> str:
-    """Write figure and table of an answer into directory `out`; return the path of the page.
+def write(
+    out: str, answer: Answer, command: str, static: str = "auto", more: Mapping[str, bytes] = MappingProxyType({})
+) -> str:
+    """Write figure and table of an answer, and `more` files, into directory `out`; return the path of the page.
 
     Raises InputError for a `static` that cannot draw, OutputError where the directory cannot be written.
     """
@@ -27,6 +32,8 @@ def write(out: str, answer: Answer, command: str, static: str = "auto") -> str:
     with files.publishing(out) as published:
         published.write(f"{name}.csv", source.table.to_csv(index=False, lineterminator="\n").encode())
         published.write(f"{name}{BESIDE}", beside(source.about))
+        for other, content in more.items():
+            published.write(other, content)
         with painter(static) as brush:
             for kind, content in brush.images(chart, command).items():
                 published.write(f"{name}.{kind}", content)
