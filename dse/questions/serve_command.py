@@ -126,7 +126,7 @@ def _why_none(point: Point, plan: KvPlan, stack: str) -> str:
     if asked and stacks != {stack}:
         return f"implementation {asked}: is no code of {title}"
     for name, spec in _sides(plan, stack):
-        if _kv_word(name, spec, stack) is None:
+        if _kv_word(name, spec, plan.model, stack) is None:
             return f"{spec.name}: no KV type of {title} stores the same (`dse list quantizers`)"
     return "" if point.max_batch else "not one request fits: no server starts"
 
@@ -211,15 +211,18 @@ def _quantizers(line: _Line, plan: KvPlan, stack: str) -> None:
     """The types of keys and values, where they are not what the engine keeps by itself."""
     usual = "f16" if stack == "llama.cpp" else "auto"
     for name, spec in _sides(plan, stack):
-        word = _kv_word(name, spec, stack)
+        word = _kv_word(name, spec, plan.model, stack)
         if word != usual and not (usual == "auto" and spec.family.exact):
             line.say(name, word)
 
 
-def _kv_word(flag: str, spec: QuantizerSpec, stack: str) -> str | None:
+def _kv_word(flag: str, spec: QuantizerSpec, model: ModelSpec, stack: str) -> str | None:
     """The word of an engine for a KV quantizer, of those that its flag takes; None where none stores the same."""
     words, bare = server_flags.engines()[stack].flags[flag].words, skipping.bare(spec)
-    if spec.layers or skipping.is_named(spec):
+    # layers in 16 bits are said by no word but where the engine keeps these by itself: of a hybrid none
+    is_hybrid = any(layer.state_code for layer in model.layers)
+    is_usual = not skipping.layers_of(spec) if is_hybrid else not skipping.is_named(spec)
+    if spec.family.name not in FAMILIES or not is_usual:
         return None
     names = [bare.name] if bare.name in FAMILIES else []
     names += [

@@ -33,9 +33,16 @@ MTP, EAGLE = (
     json.dumps({"method": "mtp", "num_speculative_tokens": 2}),
     json.dumps({"method": "eagle3", "model": "RedHatAI/Qwen3-head", "num_speculative_tokens": 3}),
 )
+TURBO = "turboquant_k8v4"
 #: values of fields beside their defaults; of "kv", the quantizers of keys and values
 VALUES = {
-    "kv": [("fp8", "fp8"), ("fp8:format=e5m2", "fp8:format=e5m2"), ("nvfp4", "nvfp4"), ("q8_0", "q8_0")],
+    "kv": [
+        ("fp8", "fp8"),
+        ("fp8:format=e5m2", "fp8:format=e5m2"),
+        ("nvfp4", "nvfp4"),
+        ("q8_0", "q8_0"),
+        (TURBO, TURBO),
+    ],
     "tp": [2, 8],
     "pp": [2],
     "ep": [8],
@@ -207,6 +214,21 @@ def command(device, model, keys="fp16", values=None, **asked):
             "vllm serve deepseek-ai/DeepSeek-V3 --data-parallel-size 8 --enable-expert-parallel --max-model-len 2048 "
             "--max-num-seqs 128 --max-num-batched-tokens 8192 --gpu-memory-utilization 0.92 --kv-cache-dtype fp8",
         ),
+        # vLLM keeps the first two and last two layers in 16 bits by itself (turboquant/config.py), of a hybrid none
+        (
+            "h100",
+            "llama3.1-8b",
+            {"keys": "turboquant_k8v4"},
+            "vllm serve meta-llama/Llama-3.1-8B-Instruct --max-model-len 2048 --max-num-seqs 1024 "
+            "--max-num-batched-tokens 8192 --gpu-memory-utilization 0.92 --kv-cache-dtype turboquant_k8v4",
+        ),
+        (
+            "h200",
+            "qwen3.6-27b",
+            {"keys": "turboquant_4bit_nc"},
+            "vllm serve Qwen/Qwen3.6-27B --max-model-len 2048 --max-num-seqs 1024 --max-num-batched-tokens 8192 "
+            "--gpu-memory-utilization 0.92 --kv-cache-dtype turboquant_4bit_nc",
+        ),
         # SGLang 0.5.23 has --attn-dp-size in place of --enable-dp-attention, and its limit is of all devices
         (
             "h200",
@@ -271,6 +293,8 @@ def test_lines_by_hand(device, model, asked, line):
         ("h100", "llama3.1-8b", {"keys": "nvfp4", "stack": "sglang"}, "nvfp4: SGLang 0.5.23 refuses it"),
         ("h100", "llama3.1-8b", {"keys": "fp8", "values": "fp16"}, "vLLM keeps both in one type"),
         ("h200", "deepseek-v3", {"keys": "fp8:skip=0+1", "tp": 8}, "no KV type of vLLM stores the same"),
+        ("h100", "llama3.1-8b", {"keys": "turboquant_k8v4:skip=none"}, "no KV type of vLLM stores the same"),
+        ("h200", "qwen3.6-27b", {"keys": "turboquant_k8v4:skip=0+1"}, "no KV type of vLLM stores the same"),
         ("h100", "llama3.1-8b", {"memory": "paper"}, "counted as papers do"),
         ("h100", "llama3.1-8b", {"model_kind": "ideal"}, "counted as papers do"),
         ("h100", "llama3.1-405b", {}, "not one request fits"),
