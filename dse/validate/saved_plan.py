@@ -24,8 +24,9 @@ from dse.model import engine, uncertainty
 from dse.quantizers import QuantizerSpec
 from dse.questions import layouts
 from dse.questions.recommend import Recommendation, told
-from dse.specs import catalog, device_and_model, server_flags
+from dse.specs import catalog, device_and_model, engines, server_flags
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
+from dse.specs.releases import release_of
 from dse.specs.workload import ASKED, Workload
 from dse.validate import bench_check, bench_result, check_log, startup_log
 from dse.validate.bench_check import BenchCheck
@@ -268,10 +269,10 @@ def _of_log(planned: PlannedServer, log: StartupLog, source: str) -> PlanCheck:
     if log.kv_tokens is not None and (promised := plan.promised.get("kv_pool_tokens")):
         terms = (promised.beside(TOKENS, "token", log.kv_tokens),)
     command = plan.recommended.get("command")
-    if differs and command:
-        then = f"start it as planned, or ask for a plan of what runs: {command}"
-    elif terms and terms[0].is_inside:
+    if terms and terms[0].is_inside:
         then = f"measure it under its load, then `{shlex.join(['dse', 'recommend', '--check', path])} RESULT.json`"
+    elif differs and command:
+        then = f"start it as planned, or ask for a plan of what runs: {command}"
     else:
         then = _calibrate(planned, ["RESULT1.json", "RESULT2.json"], ["--log", source])
     return PlanCheck(plan=plan, terms=terms, differs=differs, check=found, next_step=then)
@@ -290,6 +291,9 @@ def _differences(planned: PlannedServer, log: StartupLog) -> Iterator[str]:
             theirs = str(theirs).partition("@")[0]
         if None not in (ours, theirs) and ours != theirs:
             yield f"{name} {theirs}, planned {ours}"
+    newest = next(iter(engines.releases().get(log.engine, {})), "")
+    if work.stack == log.engine and log.release and newest and release_of(log.release) != release_of(newest):
+        yield f"release {log.release}, planned the newest ({newest})"
 
 
 def _of_bench(planned: PlannedServer, content: bytes, source: str) -> PlanCheck:

@@ -104,6 +104,12 @@ class TestLogs:
         assert found.differs == ("tp 4, planned 1",)
         assert at_once[0].command in found.next_step
 
+    def test_another_release_is_said(self, at_once, tmp_path):
+        plan, log = json.loads(Path(at_once[1]).read_text()), (LOGS / "vllm-0.19-llama-3.1-8b.log").read_text()
+        plan["workload"]["stack"], path = "vllm", tmp_path / "plan.json"
+        path.write_text(json.dumps(plan))
+        assert saved_plan.check(str(path), log, "vllm.log").differs == ("release 0.19.0, planned the newest (0.33.0)",)
+
     def test_of_another_model_or_device_is_refused(self, at_rate):
         log = (LOGS / "vllm-0.19-llama-3.1-8b.log").read_text()
         with pytest.raises(InputError, match=r"model = 'llama3.1-8b': is measured, and the plan is of qwen3-32b"):
