@@ -217,7 +217,7 @@ class Recommend(AssumesLike, WithLimits, Sourced, WithFigure):
         from dse.specs import server_flags
 
         text = self.start.replace("\\\n", " ").strip()
-        if "\n" in text or len(text.split()) == 1:
+        if "\n" in text or (len(text.split()) == 1 and text != "-"):
             return self._of_log(device), []
         command = server_flags.read(text)
         if not command.values:

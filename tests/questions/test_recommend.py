@@ -333,6 +333,7 @@ class TestFromToday:
             (str(LOGS), "is a directory"),
             (f"{LOGS}/llamacpp-llama-3.1-8b-q4_k_m.log", "must be of vLLM, SGLang or TensorRT-LLM"),
             (f"{LOGS}/vllm-0.24-qwen3.6-35b-a3b-nvfp4.log", "the log names 'NVIDIA GeForce RTX 5090': give that one"),
+            (f"{LOGS}/vllm-0.6-llama-3.1-8b.log", "the log's has 23.69 GiB"),
             (FAILS, "does not start"),
         ],
     )
@@ -341,7 +342,7 @@ class TestFromToday:
         assert (status, out, err.count("\n")) == (2, "", 1)
         assert says in err
 
-    @pytest.mark.parametrize("line", ["", "echo hello", "vllm serve nobody/knows-this"])
+    @pytest.mark.parametrize("line", ["", "-", "echo hello", "vllm serve nobody/knows-this"])
     def test_lines_that_start_no_server_are_refused(self, line, run):
         status, out, err = run("recommend", "--devices", "h100", "--rate", "1", "--from", line)
         assert (status, out, err.count("\n")) == (2, "", 1)
