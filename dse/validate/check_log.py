@@ -535,7 +535,7 @@ def _says(terms: tuple[LogTerm, ...], log: StartupLog, host_bytes: int) -> str:
         if abs(ratio - 1) > SAME_TOKEN:
             return (
                 f"Largest difference: bytes of a token, {100 * (ratio - 1):+.1f} % in the log: another KV format "
-                "({options['kv']}), a device of the split with less room, or tokens printed in another way (--stack)."
+                f"({options['kv']}), a device of the split with less room, or tokens printed in another way (--stack)."
             )
     sized = [term for term in terms if term.unit == "B" and term.difference is not None]
     if not sized:

@@ -3,7 +3,6 @@
 Both are compared as `dse check-log` compares them, with the design of the plan in place of what they say.
 """
 
-import json
 import math
 import shlex
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from dse import quantizers
 from dse.core import specfile
 from dse.core.answer import Answer
 from dse.core.columns import aligned
+from dse.core.documents import json_text
 from dse.core.errors import InputError, SpecError, clean, show
 from dse.core.version import VERSION
 from dse.model import engine, uncertainty
@@ -160,7 +160,7 @@ class PlanCheck(Answer):
                 (term.name, shown(term.unit, term.log), shown(term.unit, term.ours), f"{low} and {high}", inside)
             )
         table = ["", *aligned(rows, left=1), ""] if self.terms else [""]
-        notes = [f"The server is not the planned one: {', '.join(self.differs)}."] if self.differs else []
+        notes = [f"The server is not the planned one: {'; '.join(self.differs)}."] if self.differs else []
         if self.is_other_load:
             notes.append("At another load than the plan's: times are predicted anew for this one.")
         if self.plan.dse != VERSION:
@@ -215,9 +215,13 @@ def content(answer: Recommendation, model: str, command: str) -> bytes:
         },
         "requests_per_s": first.each if demand.rate else None,
         "requests": None if demand.rate else int(first.each),
-        "promised": {name: dict(zip(keys, values, strict=True)) for name, values in promised.items()},
+        "promised": {
+            name: dict(zip(keys, values, strict=True))
+            for name, values in promised.items()
+            if all(map(math.isfinite, values))
+        },
     }
-    return (json.dumps(plan, indent=2, allow_nan=False) + "\n").encode()
+    return (json_text(plan, indent=2) + "\n").encode()
 
 
 def read(path: str) -> PlannedServer:

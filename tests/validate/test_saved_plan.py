@@ -104,6 +104,14 @@ class TestLogs:
         assert found.differs == ("tp 4, planned 1",)
         assert at_once[0].command in found.next_step
 
+    def test_another_kv_format_is_said_with_the_option_of_the_engine(self, at_once, tmp_path):
+        plan, log = json.loads(Path(at_once[1]).read_text()), (LOGS / "vllm-0.19-llama-3.1-8b.log").read_text()
+        plan["quantizer"], path = "fp8", tmp_path / "plan.json"
+        path.write_text(json.dumps(plan))
+        found = saved_plan.check(str(path), log, "vllm.log")
+        assert found.differs == ("quantizer fp16, planned fp8",)
+        assert "another KV format (--kv-cache-dtype)" in found.text()
+
     def test_another_release_is_said(self, at_once, tmp_path):
         plan, log = json.loads(Path(at_once[1]).read_text()), (LOGS / "vllm-0.19-llama-3.1-8b.log").read_text()
         plan["workload"]["stack"], path = "vllm", tmp_path / "plan.json"
