@@ -329,6 +329,25 @@ def test_the_name_on_a_hub_of_every_model_means_it_and_its_format(name):
         assert read["weights"] in (None, model.released)
 
 
+@each(
+    ("asked", "hub"),
+    [
+        ("deepseek-v3", "deepseek-ai/DeepSeek-V3"),
+        ("mistral-7b-v0.1", "mistralai/Mistral-7B-v0.1"),
+        ("deepseek-ai/DeepSeek-R1", "deepseek-ai/DeepSeek-R1"),
+        # of one shape, but other weights
+        ("deepseek-r1", ""),
+        ("qwq-32b", ""),
+        ("llama-3.3-70b", ""),
+    ],
+)
+def test_an_alias_starts_no_other_checkpoint(asked, hub):
+    assert catalog.hub_name(catalog.model(asked)) == hub
+    made = command("h200", asked, tp=8, stack="vllm")
+    assert (hub in made.line.split()) == bool(hub)
+    assert any("put that, or a path, in its place" in why for why in made.cannot) == (not hub)
+
+
 @pytest.mark.parametrize("stack", BASES)
 def test_every_word_of_a_kv_flag_that_a_family_stores_is_read_as_that_family(stack):
     flags = server_flags.engines()[stack].flags
