@@ -1,4 +1,4 @@
-"""How fast hits in prefix caches of every size are counted, beside a stack in plain Python in the same run.
+"""Times the count of hits in prefix caches of every size, beside a stack in plain Python in the same run.
 
     python benchmarks/stack_distances.py [--blocks 40000000] [--rounds 2]
 

@@ -282,7 +282,10 @@ def _row(path: str, line: int, cells: dict[str, str], concurrency: int | None = 
         )
         marks = "" if near == stack else f"nearest_stack: {show(stack)} was not measured: that of {near}"
         row = replace(blank, device=device, spec=spec, work=work, kv=load.kv, marks=marks)
-        if any((spec.name, release, day) == (*named, day and row.measured_on) for *named, day in DRAFTED):
+        if any(
+            (spec.name, release) == (model, drafting) and row.measured_on.startswith(day)
+            for model, drafting, day in DRAFTED
+        ):
             return replace(row, work=None, reason=DRAFTS)
         return replace(row, work=replace(work, gpu_memory_utilization=_share(path, cells, row)))
     except DseError as error:

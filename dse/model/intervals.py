@@ -99,11 +99,13 @@ def time_intervals(
     of_tokens = wider
     if stack and stack.host and device.vendor in FITTED_VENDORS and _other_width(device) == OTHER_VENDOR:
         of_tokens = wider / OTHER_VENDOR * OTHER_DEVICE
-    if wider > 1:
-        why += f"; {wider:g} times wider: kernels of another device, or assumed numbers"
     least = 1.0 if kind == "ideal" else 0.0  # nothing is faster than the peaks
-    each = ((tokens, of_tokens), (first, wider))
-    return Intervals(*(Interval(max(error.low / more, least), error.high * more, why) for error, more in each))
+
+    def widened(error: Interval, times: float) -> Interval:
+        more = f"; {times:g} times wider: kernels of another device, or assumed numbers" if times > 1 else ""
+        return Interval(max(error.low / times, least), error.high * times, why + more)
+
+    return Intervals(widened(tokens, of_tokens), widened(first, wider))
 
 
 def pool_interval(device: HardwareSpec, work: Workload, stack_name: str | None, free_bytes: int) -> Interval | None:

@@ -125,8 +125,8 @@ class AttentionKernel(NamedTuple):
     #: among the tokens of a sequence, for each of them
     index_frac: float
     choice_s: float
-    #: bytes of the pool that a core writes in 16 bits in a second before the kernel reads them; 0: it reads what is
-    #: stored
+    #: FP8 elements of the pool, a byte each, that a core writes in 16 bits in a second before the kernel reads them; 0:
+    #: it reads what is stored
     cast_per_s: float
 
 

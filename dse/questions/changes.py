@@ -9,7 +9,7 @@ from dse.questions import common, layouts
 from dse.questions.common import Candidate, Result
 from dse.questions.search import Fleet, Search, ServerDesign, fleet_of
 from dse.specs.measurements import CLOSED, Bits
-from dse.specs.workload import ASKED, Workload
+from dse.specs.workload import ASKED
 
 #: a saving below this share of the cost is no reason to change; assumed
 WORTH = 0.02
@@ -73,7 +73,7 @@ def changes(line: str, said: Mapping[str, Any], left_out: Sequence[str], found: 
     """
     first = found.grid.servers[0]
     device, model, work = first.design.device, first.design.plan.model, first.work
-    plain = replace(work, stack=None, tp=1, pp=1, ep=1, dcp=1, dp_attention=False, pp_batches=None)
+    plain = layouts.on_one_device(work, stack=None)
     own = {name: value for name, value in said.items() if name in vars(work) and name != "weights"}
     today_work = replace(plain, **own)
     formats = str(said.get("quantizer", "fp16")), str(said.get("value_quantizer", ""))
@@ -81,7 +81,7 @@ def changes(line: str, said: Mapping[str, Any], left_out: Sequence[str], found: 
 
     def tried(what: str, design: Candidate = design, **changed: Any) -> Change:
         try:
-            changed_work = _for(replace(today_work, **changed), found)
+            changed_work = found.demand.served(replace(today_work, **changed))
             server = ServerDesign(first.asked, design, changed_work, found.demand)
             runs = common.competes(server.fixed) and server.holds > 0
         except DseError:
@@ -105,8 +105,3 @@ def changes(line: str, said: Mapping[str, Any], left_out: Sequence[str], found: 
             flags = ", ".join(f"--{ASKED[name].name}" for name in others)
             single.append(tried(f"without {flags}", **{name: getattr(work, name) for name in others}))
     return Changes(line, tuple(left_out), tried("today"), tuple(single), best)
-
-
-def _for(work: Workload, found: Search) -> Workload:
-    """The workload as requests that come at random have it, one batch in a pipeline."""
-    return replace(work, pp_batches=1) if found.demand.rate is not None and work.pp > 1 else work

@@ -36,8 +36,6 @@ from dse.specs import collectives
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.workload import MAX_DEVICES, Workload
 
-#: devices at most, where none are asked for: two nodes of eight
-MOST_DEVICES = 16
 #: results that an answer tells of each split
 TOLD = (
     "n_devices",
@@ -78,7 +76,7 @@ class Devices(QuestionAnswer):
     splits: tuple[dict[str, Any], ...]
     #: how much faster the answer is than the likeliest rival split on as many devices; None where there is none
     sure: Gain | None = None
-    #: why no more devices are tried, where fewer than MOST_DEVICES are by the device's file; else ""
+    #: why no more devices are tried, where fewer than `layouts.MOST_DEVICES` are by the device's file; else ""
     note: str = ""
     #: the split on as many devices that is likeliest to be faster after all, where the chance is not small
     runner_up: dict[str, Any] | None = None
@@ -206,13 +204,13 @@ def devices(
     4 or 8 devices and whole servers, or over `any_size`.
 
     The best layout holds the whole batch, and of those gives most tokens a second; where `work` says how experts,
-    requests or tokens are shared, it is that one. `most` None: up to MOST_DEVICES, or fewer where the device's file
+    requests or tokens are shared, it is that one. `most` None: up to `MOST_DEVICES`, or fewer where the device's file
     lets no more share work. The rest of the deployment is as in `work`. Raises InputError for `most`, and where it is
     given and the file does not let so many share work.
     """
     note = ""
     if most is None:
-        most, lacks = collectives.most_devices(device, MOST_DEVICES)
+        most, lacks = collectives.most_devices(device, layouts.MOST_DEVICES)
         note = f"Up to {most} {'devices' if most > 1 else 'device'}: {lacks}." if lacks else ""
     elif isinstance(most, bool) or not 1 <= most <= MAX_DEVICES:
         raise InputError(f"most = {show(most)}: must be a whole number of devices from 1 to {MAX_DEVICES:,}")
@@ -230,7 +228,7 @@ def devices(
         f"How many {device.name} does {plan.model.name} with {plan.quantizer_name} need for "
         f"{many} of {work.input_tokens:,} + {work.output_tokens:,} tokens?"
     )
-    age = age_text(Point(device, plan, replace(work, tp=1, pp=1, pp_batches=None, ep=1, dp_attention=False, dcp=1)))
+    age = age_text(Point(device, plan, layouts.on_one_device(work)))
     answer = Devices(question=question, splits=tuple(splits), note=note, age=age)
     if (best := answer.fewest) is None:
         return answer

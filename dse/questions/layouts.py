@@ -14,10 +14,17 @@ from dse.specs.workload import Workload
 SHARED = ("ep", "dp_attention", "dcp")
 #: all that says how a model lies on devices
 SPLIT = ("tp", "pp", *SHARED)
+#: devices at most, where none are asked for: two nodes of eight
+MOST_DEVICES = 16
 #: stages that are tried even where they do not divide the layers
 USUAL_STAGES = (2, 4, 8)
 #: engines that share the tokens of copied KV heads
 SHARES_TOKENS = ("vllm",)
+
+
+def on_one_device(work: Workload, **changed: Any) -> Workload:
+    """The workload on one device, with other fields changed."""
+    return replace(work, tp=1, pp=1, ep=1, dp_attention=False, dcp=1, pp_batches=None, **changed)
 
 
 def words(split: Mapping[str, Any]) -> str:

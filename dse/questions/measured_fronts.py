@@ -12,16 +12,18 @@ from typing import Any, NamedTuple
 
 from dse import data
 from dse.core import units
+from dse.questions import layouts
 from dse.questions.common import limits_text, options
 from dse.specs.engines import ENGINES
 from dse.specs.weights import WIDE, WIDE_BITS
 
-#: how far mean lengths, a limit and requests at once of a cell may be from those asked for, as a factor either way
+#: how far mean lengths, a limit and requests at once of a cell may be from those asked for, as a factor either way;
+#: assumed
 LENGTHS_WITHIN, LIMIT_WITHIN, LOAD_WITHIN = 1.25, 1.5, 1.5
-#: times as many tokens as are clearly more: reruns within four days are off by 4 % at the 90th percentile
-#: (whole_steps_2.csv), and one release in one month is compared
+#: times as many tokens as are clearly more, assumed: just beyond what reruns differ by (`two_runs.RERUN_90`), as one
+#: release in one month is compared
 CLEARLY = 1.05
-LAYOUT = ("tp", "pp", "ep", "dp_attention")
+LAYOUT = tuple(name for name in layouts.SPLIT if name != "dcp")
 _MS = units.to_base(1, "ms")
 
 

@@ -30,8 +30,8 @@ from dse.specs.workload import Workload
 MOST_LOAD = load.LOADS[-1]
 #: engines that are tried where none are named and the device has measured stacks
 ENGINES = ("vllm", "sglang", "trtllm")
-#: devices of a server at most, where none are asked for: two nodes of eight
-MOST_DEVICES = 16
+#: devices of a server at most, where none are asked for
+MOST_DEVICES = layouts.MOST_DEVICES
 #: servers that a search tries at most
 MAX_SERVERS = 50_000
 #: the largest drop of scores that a format may have (upper end of its 95 % interval) which is recommended without being
@@ -62,6 +62,10 @@ class Demand(NamedTuple):
     def unit(self) -> str:
         """Unit of the amount."""
         return "requests/s" if self.rate is not None else "requests at once"
+
+    def served(self, work: Workload) -> Workload:
+        """The workload as the load runs it: requests that come at random with one batch in a pipeline."""
+        return work if self.rate is None or work.pp == 1 else replace(work, pp_batches=1)
 
     def of(self, amount: float) -> "Demand":
         """The demand at another load."""
@@ -362,8 +366,7 @@ def grid(
             kept = [design for design in designs if choices.keeps_scores(design)]
             left_out |= dict.fromkeys(design.name for design in designs if design not in kept)
             ways = [
-                # traffic is modelled with one batch in the pipeline
-                way if demand.rate is None or pp == 1 else replace(way, pp_batches=1)
+                demand.served(way)
                 for tp, pp in layouts.sizes(model, n_most, choices.any_size)
                 for way in layouts.layouts(model, of_stack, tp, pp)
             ]

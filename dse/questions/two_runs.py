@@ -4,14 +4,16 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from dse.model import uncertainty
+from dse.model import intervals, uncertainty
 from dse.model.uncertainty import Gain
+from dse.questions import layouts
 from dse.questions.common import sure_text
 
 #: 9 of 10 reruns of one server within four days lie so far apart or less (whole_steps_2.csv, InferenceX), which is
-#: RERUN_80 at the 80 % that intervals have: the 95th and 90th percentiles of errors are 2.132 and 1.533 of their unit
+#: RERUN_80 at the 80 % that intervals have: the 95th percentile of errors is 2.1318 of their unit (Student's t with
+#: `intervals.FREEDOM`), the 90th `END_80`
 RERUN_90 = 0.04
-RERUN_80 = RERUN_90 * 1.533 / 2.132
+RERUN_80 = RERUN_90 * intervals.END_80 / 2.1318
 #: requests of a run over those at once, as InferenceX sends them
 ROUNDS = 10
 #: parts of a distribution that are summed, and how many half widths it spans either way
@@ -24,7 +26,7 @@ BENCHMARKS = {
     "random --random-ids --tokenize-on-client --ignore-eos --save-result",
 }
 #: what a run differs in that results of a benchmark do not say, but for SGLang's
-_SAID = ("pp", "ep", "dp_attention", "dcp")
+_SAID = tuple(name for name in layouts.SPLIT if name != "tp")
 
 
 class TwoRuns(NamedTuple):

@@ -378,10 +378,13 @@ def model(name: str) -> ModelSpec:
 
 def hub_name(model_spec: ModelSpec) -> str:
     """The name on a hub of the checkpoint of a model in its released format: as it was asked for, as its file has it,
-    or the first in the sources of its numbers that means this model and format; "" where none is known."""
+    or the first in the sources of its numbers that means this model and format; "" where none is known, as of another
+    checkpoint of this shape, asked for by an alias."""
     published = model_spec.numbers.get("published_parameters")
     names = _REPOSITORY.findall(f"{model_spec.source} {published.source if published else ''}")
-    return model_spec.hub or next((name for name in names if _is_released(name, model_spec)), "")
+    found = model_spec.hub or next((name for name in names if _is_released(name, model_spec)), "")
+    is_other = model_spec.alias and model_names.plain(found) != model_names.plain(model_spec.alias)
+    return "" if is_other else found
 
 
 def _is_released(name: str, model_spec: ModelSpec) -> bool:
@@ -422,6 +425,8 @@ def _as_named(model_spec: ModelSpec, name: str, taken: str) -> ModelSpec:
         change = {"released": weight_names.of_model(said, model_spec), "released_source": f"the name: {said.words}"}
     if _ASKED.fullmatch(name):
         change["hub"] = name
+    elif not taken and model_names.plain(name) != model_names.plain(model_spec.name):
+        change["alias"] = name
     if len(notes) > len(model_spec.notes):
         change["notes"] = tuple(notes)
     return model_spec.model_copy(update=change) if change else model_spec

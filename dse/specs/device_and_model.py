@@ -511,6 +511,8 @@ class ModelSpec(BaseModel):
     source: str
     #: name on a hub of its checkpoint in the format below; "" where the sources of its numbers name it, or nothing
     hub: str = ""
+    #: the name by which another checkpoint of this shape was asked for; "" for its own
+    alias: str = ""
     hidden_size: int
     vocab_size: int
     n_q_heads: int

@@ -17,8 +17,6 @@ from dse.specs.device_and_model import HardwareSpec
 
 #: on-demand Linux list prices of whole instances, the cheapest with so many devices
 _TABLE = Path(hwspecs.__file__).parent / "prices.csv"
-#: servers of one deployment that are priced at most
-MAX_SERVERS = 100_000
 
 
 class Offer(NamedTuple):

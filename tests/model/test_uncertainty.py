@@ -89,6 +89,14 @@ def test_a_device_with_a_number_of_your_own_is_less_sure():
         assert (mine.low, mine.high) == pytest.approx((known.low / 1.15, known.high * 1.15))
 
 
+def test_times_per_token_of_amd_are_as_another_device_and_first_tokens_as_another_vendor():
+    """MI300X beside H100, whose kernels it runs by: 1.15 and 1.5 times wider, each with its own reason."""
+    pairs = zip(intervals_at("mi300x", stack="vllm"), intervals_at("h100", stack="vllm"), strict=True)
+    for (mine, known), times in zip(pairs, (1.15, 1.5), strict=True):
+        assert (mine.low, mine.high) == pytest.approx((known.low / times, known.high * times))
+        assert f"; {times} times wider" in mine.why
+
+
 def test_a_mixture_that_nobody_measured_is_less_sure_than_a_dense_model():
     dense, mixture = (intervals_at(model=name, stack="vllm").tokens for name in ("llama2-7b", "mixtral-8x7b"))
     assert mixture.low < dense.low < 1 < dense.high <= mixture.high

@@ -11,7 +11,7 @@ import pytest
 import hwspecs
 from cases import each
 from dse import quantizers
-from dse.core.errors import InputError
+from dse.core.errors import DseError, InputError
 from dse.model.engine import evaluate
 from dse.model.point import Point
 from dse.operations.shared import layout
@@ -187,7 +187,7 @@ def test_any_two_fields_are_in_the_line_or_said_to_lack(stack):
     for device, model, asked in designs(stack):
         try:
             lines.add(check(stack, device, model, asked))
-        except Exception as error:
+        except (AssertionError, DseError) as error:
             wrong.append(f"{device} {model} {asked}: {type(error).__name__}: {error}")
     assert not wrong, f"{len(wrong)}\n" + "\n".join(wrong[:40])
     assert len(lines) > 100
@@ -351,6 +351,25 @@ def test_the_name_on_a_hub_of_every_model_means_it_and_its_format(name):
         read = server_flags.model_fields(catalog.hub_name(model))
         assert read["model"] == name
         assert read["weights"] in (None, model.released)
+
+
+@each(
+    ("asked", "hub"),
+    [
+        ("deepseek-v3", "deepseek-ai/DeepSeek-V3"),
+        ("mistral-7b-v0.1", "mistralai/Mistral-7B-v0.1"),
+        ("deepseek-ai/DeepSeek-R1", "deepseek-ai/DeepSeek-R1"),
+        # of one shape, but other weights
+        ("deepseek-r1", ""),
+        ("qwq-32b", ""),
+        ("llama-3.3-70b", ""),
+    ],
+)
+def test_an_alias_starts_no_other_checkpoint(asked, hub):
+    assert catalog.hub_name(catalog.model(asked)) == hub
+    made = command("h200", asked, tp=8, stack="vllm")
+    assert (hub in made.line.split()) == bool(hub)
+    assert any("put that, or a path, in its place" in why for why in made.cannot) == (not hub)
 
 
 @pytest.mark.parametrize("stack", BASES)

@@ -133,7 +133,7 @@ def choice_s(n_tokens: float, choice_s_per_token: float) -> float:
 @formula("s", "pool bytes / (n_cores * cast_per_s)", "docs/explanation/calibration.md, Kernels of whole steps")
 def pool_cast_s(pool_bytes: float, cast_per_s: float, n_cores: float) -> float:
     """Seconds to write FP8 latents of a pool in 16 bits, used or not, before a kernel that reads no FP8; cast_per_s is
-    bytes per second and core."""
+    elements, a byte each, per second and core."""
     return pool_bytes / (n_cores * cast_per_s)
 
 
