@@ -223,7 +223,9 @@ class Recommend(AssumesLike, WithLimits, Sourced, WithFigure):
         if not command.values:
             allowed = "a server's command, such as 'vllm serve MODEL', or its log, by a path without spaces"
             raise InputError(f"from = {show(self.start)}: must be {allowed}")
-        return command.values, command.left_out
+        # as typed: several checkpoints have one shape, and one file
+        named = {"model": command.model_name} if command.model_name else {}
+        return command.values | named, command.left_out
 
     def _of_log(self, device: HardwareSpec) -> dict[str, Any]:
         """The fields that the server of a start-up log sets. Raises InputError for one that does not start."""

@@ -11,7 +11,7 @@ from dse.questions.search import Fleet, Search, ServerDesign, fleet_of
 from dse.specs.measurements import CLOSED, Bits
 from dse.specs.workload import ASKED
 
-#: a saving below this share of the cost is no reason to change; assumed
+#: a saving below this share of the cost, or of throughput, is no reason to change; assumed
 WORTH = 0.02
 
 
@@ -43,9 +43,18 @@ class Changes:
         return saved if saved > WORTH * self.today.fleet.usd_per_hour else 0.0
 
     @property
+    def times(self) -> float:
+        """Throughput after all changes over today's, where the devices are full; 1 where it is not worth it, and where
+        a load is asked for."""
+        if self.best is None or self.today.fleet is None or self.best.server.demand.amount:
+            return 1.0
+        times = self.best.tokens_per_s / self.today.fleet.tokens_per_s
+        return times if times > 1 + WORTH else 1.0
+
+    @property
     def is_nothing(self) -> bool:
-        """Whether doing nothing is the answer: today's server holds the load, and no change saves much."""
-        return self.today.fleet is not None and not self.saves_usd
+        """Whether doing nothing is the answer: today's server holds the load, and no change saves or gives much."""
+        return self.today.fleet is not None and not self.saves_usd and self.times == 1.0
 
     def to_json(self) -> Result:
         """All of it; USD an hour None where a change does not hold the load."""

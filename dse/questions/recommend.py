@@ -19,7 +19,7 @@ from dse.questions.changes import Change, Changes
 from dse.questions.common import QuestionAnswer, Result, limits_text, sure_text
 from dse.questions.measured_fronts import MeasuredFront, measured_front
 from dse.questions.search import Budget, Demand, Fleet, Grid, Search, ServerDesign
-from dse.questions.two_runs import TwoRuns, two_runs
+from dse.questions.two_runs import RERUN_90, TwoRuns, two_runs
 from dse.specs.prices import Price
 
 #: heads of the first card, by objective
@@ -171,11 +171,13 @@ class Recommendation(QuestionAnswer):
         if best is not None:
             rows.append(_change_row(Change("all of it", best)))
         if from_today.is_nothing:
-            said = "Do nothing: today's server holds the load, and no change on its devices saves much."
+            said = "Do nothing: today's server holds the load, and no change on its devices saves or gives much."
         elif best is None:
             said = "No server on today's devices holds the load within the limits."
         elif from_today.today.fleet is None:
             said = "Today's server does not hold the load within the limits, however many there are."
+        elif from_today.times > 1:
+            said = f"Changing today's flags gives {from_today.times:.2f} times the throughput on the same devices."
         else:
             said = f"Changing today's flags saves {_usd(from_today.saves_usd)} an hour on the same devices."
         unread = f" Not read: {', '.join(from_today.left_out)}." if from_today.left_out else ""
@@ -279,15 +281,16 @@ class Recommendation(QuestionAnswer):
         ]
 
 
-_CHANGE = ["from today", "servers", "an hour", "holds"]
+_CHANGE = ["from today", "servers", "an hour", "holds", "token/s"]
 
 
 def _change_row(change: Change) -> list[str]:
     fleet = change.fleet
     if fleet is None:
-        return [change.what, "does not hold it", "-", "-", "-"]
+        return [change.what, "does not hold it", "-", "-", "-", "-"]
     servers = f"{fleet.n_servers:,} x {fleet.server.n_devices} {fleet.server.design.device.name}"
-    return [change.what, servers, _usd(fleet.usd_per_hour), _three(fleet.holds), _ms(fleet.time_s)]
+    numbers = [_usd(fleet.usd_per_hour), _three(fleet.holds), f"{fleet.tokens_per_s:,.0f}", _ms(fleet.time_s)]
+    return [change.what, servers, *numbers]
 
 
 def told(deployment: Fleet) -> Result:
@@ -376,8 +379,11 @@ def _why_lost(rival: Fleet, first: Fleet, objective: str) -> str:
     if objective == "devices" and rival.n_devices > first.n_devices:
         return f"takes {rival.n_devices:,} devices, not {first.n_devices:,}"
     if objective == "throughput":
-        rates = (f"{_three(d.surely_tokens_per_s_a_device)} token/s" for d in (rival, first))
-        return "gives {} a device, not {}".format(*rates)
+        if first.server.is_exact and not rival.server.is_exact:
+            return f"stores fewer bits for at most {RERUN_90:.0%} more throughput, as much as runs differ by"
+        if rival.tokens_per_s >= first.tokens_per_s:
+            return "gives less throughput in the middle of its interval"
+        return f"gives {rival.tokens_per_s:,.0f} token/s, not {first.tokens_per_s:,.0f}"
     if rival.usd_per_hour > first.usd_per_hour * (1 + common.TIE):
         return f"costs {_usd(rival.usd_per_hour)} an hour, {rival.usd_per_hour / first.usd_per_hour:.2f} times as much"
     if first.server.is_exact and not rival.server.is_exact:
@@ -432,6 +438,7 @@ _CARD = (
     Column("keys and values", form=lambda row: row["quantizer"]),
     Column("split", form=lambda row: layouts.words(row) or "-"),
     Column("an hour", form=lambda row: _usd(row["usd_per_hour"])),
+    Column("throughput", form=lambda row: f"{row['tokens_per_s']:,.0f} token/s"),
     Column("a million tokens", form=lambda row: _usd(row["usd_per_million_tokens"])),
     Column("TPOT", form=_times_text("tpot_s")),
     Column("TTFT", form=_times_text("ttft_s")),
@@ -458,13 +465,13 @@ def recommend(
     Raises InputError where nothing does, with what comes closest.
     """
     found = Search.of(grid, demand, prices, objective, budget, progress)
-    model = grid.servers[0].design.plan.model.name
+    model = grid.servers[0].design.plan.model
     if not found.ranked:
         raise InputError(_nothing(found))
     cards = {FIRST[objective]: found.ranked[0]}
     if demand.amount:
         cards |= {"fastest": found.fastest, "most room": found.roomiest}
-    return Recommendation(found, model, cards, prices)
+    return Recommendation(found, model.alias or model.name, cards, prices)
 
 
 def _nothing(found: Search) -> str:
@@ -499,7 +506,7 @@ def _nothing(found: Search) -> str:
     asked = " and ".join(f"--max-{name.removesuffix('_s')} {_up(times[name])}" for name in needed)
     return (
         f"nothing surely keeps {limits_text(demand.limits)}: closest comes {words(alone)}, hardly loaded: "
-        f"{limits_text({name: times[name] for name in needed})}: use {asked} or more"
+        f"{limits_text({name: times[name] for name in needed})}: use more than {asked}, the longer the fewer servers"
     )
 
 

@@ -18,18 +18,22 @@ from dse.model.point import Point
 from dse.questions import common, engine_formats, interactivity, layouts, load
 from dse.questions.common import Candidate, Result
 from dse.questions.serve_command import ServeCommand, serve_command
+from dse.questions.two_runs import RERUN_90
 from dse.serving.at_rate import AtRate, waits_at
 from dse.serving.steady_state import FixedLengths, TrafficServer
 from dse.specs import collectives, server_flags
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.measurements import CLOSED, Bits
 from dse.specs.prices import Price
+from dse.specs.weights import FORMATS
 from dse.specs.workload import Workload
 
 #: share of the saturated rate up to which times at a rate hold in closed form
 MOST_LOAD = load.LOADS[-1]
 #: engines that are tried where none are named and the device has measured stacks
 ENGINES = ("vllm", "sglang", "trtllm")
+#: the engine of weights that are a file
+OF_FILES = "llama.cpp"
 #: devices of a server at most, where none are asked for
 MOST_DEVICES = layouts.MOST_DEVICES
 #: servers that a search tries at most
@@ -259,12 +263,14 @@ class Fleet:
         return interactivity.keeps(self.results, self.server.demand.limits)
 
     @cached_property
-    def surely_tokens_per_s_a_device(self) -> float:
-        """Tokens a second of a device where the load is all that it holds, in the middle of its interval."""
+    def surely_tokens_per_s(self) -> float:
+        """Tokens a second where the load is all that it holds, in the middle of its interval: of all devices, and of
+        one where a load is asked for, which some number of them holds."""
         row = self.server.results(self.server.holds)
         rate = row[uncertainty.RATE] if self.server.demand.rate is None else self.server.holds * row["output_tokens"]
         low, high, _ = uncertainty.of_column(row, uncertainty.RATE)
-        return float(rate) / self.server.n_devices * uncertainty.middle(low, high)
+        n = self.n_devices if self.server.demand.amount is None else 1
+        return n * float(rate) / self.server.n_devices * uncertainty.middle(low, high)
 
 
 def _least_cost(fleet: "Fleet") -> tuple[float, ...]:
@@ -276,7 +282,7 @@ def _least_cost(fleet: "Fleet") -> tuple[float, ...]:
 OBJECTIVES = {
     "cost": _least_cost,
     "devices": lambda d: (d.n_devices, *_least_cost(d)),
-    "throughput": lambda d: (-d.surely_tokens_per_s_a_device, d.usd_per_hour),
+    "throughput": lambda d: (-d.surely_tokens_per_s, d.usd_per_hour),
     "energy": lambda d: (d.results["joules_per_token"] or math.inf, d.usd_per_hour),
 }
 
@@ -360,7 +366,7 @@ def grid(
     asked: list[tuple[str, Candidate, Workload]] = []
     for name, device in devices.items():
         n_most, _ = collectives.most_devices(device, min(choices.most, counts.get(name, choices.most)))
-        for stack in _engines(device, work, choices.engines):
+        for stack in _engines(device, model, work, choices.engines):
             of_stack = replace(work, stack=stack)
             designs = _designs(Same(device), Same(model), of_stack, choices.quantizers, choices.bits)
             kept = [design for design in designs if choices.keeps_scores(design)]
@@ -406,9 +412,14 @@ def _designs(
     return tuple(common.design(spec, lm, quantizer, bits=bits) for quantizer in quantizers)
 
 
-def _engines(device: HardwareSpec, work: Workload, engines: tuple[str, ...] | None) -> list[str | None]:
+def _engines(
+    device: HardwareSpec, model: ModelSpec, work: Workload, engines: tuple[str, ...] | None
+) -> list[str | None]:
     if engines is not None:
         return list(engines)
+    form = FORMATS.get(work.weights or model.released)
+    if form and form.is_file:
+        return [OF_FILES]
     if work.stack or work.model_kind == "ideal":
         return [work.stack]
     return [name for name in ENGINES if name in device.stacks] or [None]
@@ -471,8 +482,15 @@ class Search:
 
     @cached_property
     def ranked(self) -> list[Fleet]:
-        """Deployments that may be the answer, the best first."""
-        return self.allowed(self.found)
+        """Deployments that may be the answer, the best first; before fewer bits that give no more throughput than one
+        run gives over another of the same server, 16 bits."""
+        fleets = self.allowed(self.found)
+        if self.objective == "throughput" and fleets and not fleets[0].server.is_exact:
+            least = fleets[0].surely_tokens_per_s * (1 - RERUN_90)
+            exact = next((d for d in fleets if d.server.is_exact and d.surely_tokens_per_s >= least), None)
+            if exact:
+                fleets = [exact, *(d for d in fleets if d is not exact)]
+        return fleets
 
     def at(self, amount: float, among: Sequence[Fleet] | None = None) -> Fleet | None:
         """The best fleet at another load, half to twice of this one; None where none is allowed."""

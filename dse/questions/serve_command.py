@@ -128,6 +128,9 @@ def _why_none(point: Point, plan: KvPlan, stack: str) -> str:
     for name, spec in _sides(plan, stack):
         if _kv_word(name, spec, plan.model, stack) is None:
             return f"{spec.name}: no KV type of {title} stores the same (`dse list quantizers`)"
+    form = FORMATS.get(point.asked.weights or point.plan.whole_model.released)
+    if form and form.is_file and stack != "llama.cpp":
+        return f"{form.name} weights: are a file of llama.cpp, which {title} is not planned with: use --stack llama.cpp"
     return "" if point.max_batch else "not one request fits: no server starts"
 
 
@@ -151,10 +154,10 @@ def _weights(line: _Line, point: Point, stack: str) -> None:
     if stack == "llama.cpp":
         _file(line, model, hub, form)
         return
-    name = hub or model.name
+    name = hub or model.alias or model.name
     line.model = [*line.engine.flags["model"].names, name] if "model" in line.engine.flags else [name]
     if not hub:
-        line.cannot.append(f"{model.name}: its name on a hub is not known here: put that, or a path, in its place")
+        line.cannot.append(f"{name}: its name on a hub is not known here: put that, or a path, in its place")
     elif form != model.released and model.released == WIDE and form in line.engine.online:
         line.say("weights", line.engine.online[form])
     elif form != model.released:

@@ -378,13 +378,20 @@ def model(name: str) -> ModelSpec:
 
 def hub_name(model_spec: ModelSpec) -> str:
     """The name on a hub of the checkpoint of a model in its released format: as it was asked for, as its file has it,
-    or the first in the sources of its numbers that means this model and format; "" where none is known, as of another
-    checkpoint of this shape, asked for by an alias."""
+    or the first in the sources of its numbers that means this model and format; of another checkpoint of this shape,
+    asked for by an alias, as hwspecs/hubs.toml has it; "" where none is known."""
     published = model_spec.numbers.get("published_parameters")
     names = _REPOSITORY.findall(f"{model_spec.source} {published.source if published else ''}")
     found = model_spec.hub or next((name for name in names if _is_released(name, model_spec)), "")
     is_other = model_spec.alias and model_names.plain(found) != model_names.plain(model_spec.alias)
-    return "" if is_other else found
+    return _hubs().get(model_names.plain(model_spec.alias), "") if is_other else found
+
+
+@cache
+def _hubs() -> dict[str, str]:
+    """Names on a hub by the plain name of an alias."""
+    named: dict[str, str] = specfile.read(Path(hwspecs.__file__).parent / "hubs.toml").data["hubs"]
+    return {model_names.plain(alias): name for alias, name in named.items()}
 
 
 def _is_released(name: str, model_spec: ModelSpec) -> bool:

@@ -100,6 +100,8 @@ class ReadCommand:
     stack; and the flags that no field has."""
 
     values: dict[str, Any] = field(default_factory=dict)
+    #: the model's name as the line has it; "" where it names none that is known
+    model_name: str = ""
     left_out: list[str] = field(default_factory=list)
 
 
@@ -193,6 +195,7 @@ def _take(command: ReadCommand, name: str, flag: str, value: str) -> None:
     try:
         if name in ("model", "file"):
             found: dict[str, Any] = model_fields(value)
+            command.model_name = value if found else ""
         elif name in ("quantizer", "value_quantizer"):
             said = engine_names.ours(value, quantizers.FAMILIES)
             found = {name: said} if said.partition(":")[0] in quantizers.FAMILIES else {}

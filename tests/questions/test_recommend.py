@@ -180,10 +180,15 @@ def test_the_answer_turns_where_it_says(found):
 def test_as_much_as_the_devices_hold_is_the_best_of_interactivity():
     """DeepSeek-R1 on 8 H200 within 50 ms: one answer, by both questions and over the same layouts."""
     asked = {"input_tokens": 4096, "output_tokens": 500, "max_tpot": "50 ms"}
-    best = dse.recommend(model="deepseek-r1", devices=["8xh200"], engines=["vllm"], most=8, **asked).best
     curve = dse.interactivity("h200", "deepseek-r1", splits=[8], stack="vllm", **asked).best
+    found = {"model": "deepseek-r1", "devices": ["8xh200"], "engines": ["vllm"], "most": 8, **asked}
+    best = dse.recommend(**found, quantizers=[curve["quantizer"]]).best
     assert best["n_devices"] == 8
-    for name in ("quantizer", "tp", "ep", "dp_attention", "dcp"):
+    # as many tokens but for what two runs differ by: 16 bits
+    exact = dse.recommend(**found).best
+    assert exact["quantizer"] == "fp16"
+    assert 0.96 * best["tokens_per_s"] <= exact["tokens_per_s"] < best["tokens_per_s"]
+    for name in ("tp", "ep", "dp_attention", "dcp"):
         assert best[name] == curve[name]
     assert best["load"] == curve["batch"]
     assert best["tokens_per_s"] == pytest.approx(curve["throughput_tokens_per_s"])
@@ -458,3 +463,26 @@ def test_fastest_and_roomiest_are_those_of_every_number_of_every_server(seed):
             fleets.append(search.Fleet(server, n, cost, float(demand.amount)))
     assert found.search.fastest.time_s == pytest.approx(min(fleet.time_s for fleet in fleets))
     assert found.search.roomiest.holds == pytest.approx(max(fleet.holds for fleet in fleets))
+
+
+def test_a_file_of_llama_cpp_is_run_by_llama_cpp():
+    found = dse.recommend(model="Qwen3-32B-Q4_K_M.gguf", devices=["1xrtx-4090"], input_tokens=4096, output_tokens=500)
+    assert {row["stack"] for row in found.table.to_dict("records")} == {"llama.cpp"}
+    assert found.command.startswith("llama-server ")
+
+
+def test_full_devices_give_the_most_tokens_for_a_budget():
+    """One server of 8 H200 costs more than one of 4 B200, and gives more tokens for the same 40 USD."""
+    asked = {"input_tokens": 4096, "output_tokens": 1024, "max_tpot": "50 ms", "budget": "40/h"}
+    both = dse.recommend(model="kimi-k2.5", devices=["8xh200", "8xb200"], **asked).best
+    alone = dse.recommend(model="kimi-k2.5", devices=["8xh200"], **asked).best
+    assert both["tokens_per_s"] >= alone["tokens_per_s"]
+
+
+def test_todays_server_on_full_devices_is_changed_for_more_throughput():
+    today = "vllm serve deepseek-ai/DeepSeek-R1 --tensor-parallel-size 8"
+    asked = {"input_tokens": 4096, "output_tokens": 1024, "max_tpot": "50 ms"}
+    found = dse.recommend(devices=["8xh200"], start=today, **asked)
+    assert "deepseek-ai/DeepSeek-R1" in found.command
+    assert not found.changes.is_nothing
+    assert found.changes.times == pytest.approx(found.best["tokens_per_s"] / found.changes.today.fleet.tokens_per_s)

@@ -359,10 +359,11 @@ def test_the_name_on_a_hub_of_every_model_means_it_and_its_format(name):
         ("deepseek-v3", "deepseek-ai/DeepSeek-V3"),
         ("mistral-7b-v0.1", "mistralai/Mistral-7B-v0.1"),
         ("deepseek-ai/DeepSeek-R1", "deepseek-ai/DeepSeek-R1"),
-        # of one shape, but other weights
-        ("deepseek-r1", ""),
-        ("qwq-32b", ""),
-        ("llama-3.3-70b", ""),
+        # of one shape, but other weights: hwspecs/hubs.toml
+        ("deepseek-r1", "deepseek-ai/DeepSeek-R1"),
+        ("qwq-32b", "Qwen/QwQ-32B"),
+        ("llama-3.3-70b", "meta-llama/Llama-3.3-70B-Instruct"),
+        ("qwen3-embedding-4b", ""),
     ],
 )
 def test_an_alias_starts_no_other_checkpoint(asked, hub):
@@ -370,6 +371,19 @@ def test_an_alias_starts_no_other_checkpoint(asked, hub):
     made = command("h200", asked, tp=8, stack="vllm")
     assert (hub in made.line.split()) == bool(hub)
     assert any("put that, or a path, in its place" in why for why in made.cannot) == (not hub)
+
+
+def test_names_on_a_hub_are_of_aliases_and_mean_their_model():
+    hubs = tomllib.loads((Path(hwspecs.__file__).parent / "hubs.toml").read_text())["hubs"]
+    models = dict(catalog.model_aliases())
+    for alias, name in hubs.items():
+        assert catalog.shipped_model_file(name).stem == models[alias], alias
+
+
+def test_files_of_llama_cpp_are_started_by_no_other_engine():
+    made = command("h100", "Qwen3-32B-Q4_K_M.gguf", stack="vllm")
+    assert made.line == ""
+    assert made.cannot[0].startswith("q4_k_m weights: are a file of llama.cpp")
 
 
 @pytest.mark.parametrize("stack", BASES)
