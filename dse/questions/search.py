@@ -398,7 +398,14 @@ def grid(
     if not servers:
         raise wrong or InputError(f"{model.name}: is not split over so many devices: give others, or --any")
     formats = dict.fromkeys(server.design.name for server in servers)
-    return Grid(tuple(servers), tuple(devices), tuple(engines), tuple(formats), tuple(splits), tuple(left_out))
+    return Grid(
+        tuple(servers),
+        devices=tuple(devices),
+        engines=tuple(engines),
+        formats=tuple(formats),
+        splits=tuple(splits),
+        left_out=tuple(left_out),
+    )
 
 
 @lru_cache(maxsize=64)

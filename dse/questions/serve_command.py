@@ -97,7 +97,7 @@ def serve_command(device: HardwareSpec, plan: KvPlan, work: Workload) -> ServeCo
     stack = starts.engine_of(device, point.asked, lowered.stack_name or "").partition("@")[0]
     if why := _why_none(point, plan, stack):
         return ServeCommand("", cannot=(why,))
-    line = _Line(server_flags.engines()[stack], engines.ENGINES[stack])
+    line = _Line(server_flags.engines()[stack], title=engines.ENGINES[stack])
     _weights(line, point, stack)
     _devices(line, point.asked, stack)
     _quantizers(line, plan, stack)

@@ -240,7 +240,8 @@ def read(path: str) -> PlannedServer:
             raise InputError(f"{place}: {name} = {show(value)}: is no field of a server: {_IF_EMPTY}")
     try:
         work, kind = Workload(**plan.workload), quantizers.parse(plan.quantizer)  # type: ignore[arg-type]
-        return PlannedServer(path, plan, catalog.device(plan.device), catalog.model(plan.model), kind, work)
+        device, model = catalog.device(plan.device), catalog.model(plan.model)
+        return PlannedServer(path=path, plan=plan, device=device, model=model, kind=kind, work=work)
     except InputError as error:
         raise InputError(f"{path}: {error.lines()[0]}") from None
 
