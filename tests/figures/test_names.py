@@ -35,6 +35,7 @@ ask need bandwidth --device oaken-lpddr --model llama2-13b --quantizer oaken --t
 ask need bits --device h100 --model llama3.1-8b --throughput 5000 --quantizers fp16,fp8,kivi --out all
 ask load --device h200 --model qwen3-32b --quantizer fp8 --batch 8 --out all
 ask hits --device h100 --model llama3.1-8b --quantizers fp8 --sessions 64 --out all
+recommend --model llama3.1-8b --devices h100,l40s --rate 4 --tpot 30ms --out all
 ask sensitivity --device h100 --model llama3.1-8b --quantizer fp8 --batch 64 --out all
 ask doubt --device oaken-lpddr --model llama2-13b --quantizer oaken --against qserve --batch 64 --out all
 simulate --device h200 --model qwen3-32b --quantizer fp8 --requests 20 --out all
