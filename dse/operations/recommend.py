@@ -151,7 +151,7 @@ class Recommend(AssumesLike, WithLimits, Sourced, WithFigure):
         """The deployments that hold the load within the limits; of a plan what became of it."""
         if self.check:
             return self._checked(self.check)
-        from dse.questions import recommend, search
+        from dse.questions import grid, layouts, recommend, search, server_design
         from dse.questions.changes import changes
         from dse.specs import prices
         from dse.specs.measurements import CLOSED
@@ -174,16 +174,16 @@ class Recommend(AssumesLike, WithLimits, Sourced, WithFigure):
         least = min(price.usd_per_hour(1, 1) for price in priced.values())
         if budget_usd < least:
             raise InputError(f"budget = {show(self.budget)}: one device costs {least:,.4g} USD an hour: give more")
-        demand = search.Demand(self.rate, self.requests, limits_s)
-        choices = search.Choices(
+        demand = server_design.Demand(self.rate, self.requests, limits_s)
+        choices = grid.Choices(
             engines=None if self.engines is None else tuple(several(self.engines)),
             quantizers=None if self.quantizers is None else tuple(several(self.quantizers)),
-            most=self.most or search.MOST_DEVICES,
+            most=self.most or layouts.MOST_DEVICES,
             any_size=self.any_size,
             max_drop_frac=self.max_drop,
             bits=self.source() or CLOSED,
         )
-        found = search.grid(devices, language_model(model), work, demand, choices, counts)
+        found = grid.grid_of(devices, language_model(model), work, demand, choices, counts)
         objective = self.objective if demand.amount else "throughput"
         budget = search.Budget(budget_usd, counts)
         answer = recommend.recommend(found, demand, priced, objective, budget, console.progress)

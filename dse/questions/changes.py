@@ -7,7 +7,8 @@ from typing import Any
 from dse.core.errors import DseError
 from dse.questions import common, layouts
 from dse.questions.common import Candidate, Result
-from dse.questions.search import Fleet, Search, ServerDesign, fleet_of
+from dse.questions.search import Fleet, Search, fleet_of
+from dse.questions.server_design import ServerDesign
 from dse.specs.measurements import CLOSED, Bits
 from dse.specs.workload import ASKED
 

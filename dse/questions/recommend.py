@@ -17,8 +17,10 @@ from dse.model.uncertainty import Gain
 from dse.questions import common, interactivity, layouts, search
 from dse.questions.changes import Change, Changes
 from dse.questions.common import QuestionAnswer, Result, limits_text, sure_text
+from dse.questions.grid import Grid
 from dse.questions.measured_fronts import MeasuredFront, measured_front
-from dse.questions.search import Budget, Demand, Fleet, Grid, Search, ServerDesign
+from dse.questions.search import Budget, Fleet, Search
+from dse.questions.server_design import Demand, ServerDesign
 from dse.questions.two_runs import RERUN_90, TwoRuns, two_runs
 from dse.specs.prices import Price
 
@@ -510,7 +512,7 @@ def _nothing(found: Search) -> str:
     )
 
 
-def _alone(server: search.ServerDesign, found: Search) -> Fleet:
+def _alone(server: ServerDesign, found: Search) -> Fleet:
     return Fleet(server, 1, found.price(server).usd_per_hour(server.n_devices, 1), 1.0)
 
 

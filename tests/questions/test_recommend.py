@@ -15,7 +15,7 @@ import dse
 from cases import each, quick_first
 from dse.core.errors import InputError, LimitError
 from dse.model import uncertainty
-from dse.questions import common, measured_fronts, recommend, search
+from dse.questions import common, measured_fronts, recommend, search, server_design
 from dse.specs import prices
 from dse.specs.prices import Offer, Price
 from dse.specs.workload import Workload
@@ -352,7 +352,7 @@ class TestFromToday:
 
 
 def test_too_many_servers_say_what_to_leave_out(monkeypatch):
-    monkeypatch.setattr("dse.questions.search.MAX_SERVERS", 10)
+    monkeypatch.setattr("dse.questions.grid.MAX_SERVERS", 10)
     with pytest.raises(LimitError, match="name fewer --devices, --quantizers or --engines") as error:
         dse.recommend(devices=["h100", "l40s"], **LOAD, model="qwen3-8b")
     assert "\n" not in str(error.value)
@@ -404,7 +404,7 @@ def test_recommended_among_measured_deployments():
         work = Workload(**fields, weights=one.weights or None, stack=one.engine)
         limits = {"tpot_s": one.limit_s}
         design = common.design(one.device.lower(), one.model, one.kv or "fp16")
-        return search.ServerDesign(one.device, design, work, search.Demand(None, None, limits))
+        return server_design.ServerDesign(one.device, design, work, server_design.Demand(None, None, limits))
 
     @cache
     def computed(one):

@@ -1,0 +1,149 @@
+"""Servers that a search tries: every device, engine, KV format that it runs there, and layout."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import cast
+
+from dse.core.errors import DseError, InputError, LimitError
+from dse.model import quality
+from dse.model.kv_layout import Same
+from dse.questions import common, engine_formats, layouts
+from dse.questions.common import Candidate
+from dse.questions.server_design import Demand, ServerDesign
+from dse.specs import collectives
+from dse.specs.device_and_model import HardwareSpec, ModelSpec
+from dse.specs.measurements import CLOSED, Bits
+from dse.specs.weights import FORMATS
+from dse.specs.workload import Workload
+
+#: engines that are tried where none are named and the device has measured stacks
+ENGINES = ("vllm", "sglang", "trtllm")
+#: the engine of weights that are a file
+OF_FILES = "llama.cpp"
+#: servers that a search tries at most
+MAX_SERVERS = 50_000
+#: the largest drop of scores that a format may have (upper end of its 95 % interval) which is recommended without being
+#: named, a share; assumed: FP8, the 8-bit format of all engines, has 0.11 at most
+USUAL_DROP = 0.12
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Names that the search chooses from, None for all that run, and what it leaves out."""
+
+    engines: tuple[str, ...] | None = None
+    quantizers: tuple[str, ...] | None = None
+    #: devices of a server at most, and whether in any number
+    most: int = layouts.MOST_DEVICES
+    any_size: bool = False
+    #: the largest drop of scores, a share; None: `USUAL_DROP`, of formats that are named any
+    max_drop_frac: float | None = None
+    bits: Bits = CLOSED
+
+    def keeps_scores(self, design: Candidate) -> bool:
+        """Whether the format of a design loses so little that it may be recommended."""
+        scores = quality.quality(design.plan)
+        if self.max_drop_frac is not None:
+            return bool(quality.judged(scores, self.max_drop_frac))
+        drop = scores["score_drop_high_frac"]
+        return self.quantizers is not None or (drop is not None and drop <= USUAL_DROP)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Servers that the search tries, and over what."""
+
+    servers: tuple[ServerDesign, ...]
+    devices: tuple[str, ...]
+    engines: tuple[str, ...]
+    formats: tuple[str, ...]
+    splits: tuple[str, ...]
+    #: formats that lose too much
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The grid in words."""
+        axes = {"device": self.devices, "engine": self.engines, "KV format": self.formats, "layout": self.splits}
+        sizes = ", ".join(f"{len(names)} {name}{'s' if len(names) > 1 else ''}" for name, names in axes.items())
+        return f"{len(self.servers):,} servers ({sizes}), each in any number"
+
+
+def grid_of(
+    devices: Mapping[str, HardwareSpec],
+    model: ModelSpec,
+    work: Workload,
+    demand: Demand,
+    choices: Choices,
+    counts: Mapping[str, int],
+) -> Grid:
+    """Every device, engine, format that it runs and layout. Raises InputError and LimitError."""
+    engines, splits, left_out = dict[str, None](), dict[str, None](), dict[str, None]()
+    asked: list[tuple[str, Candidate, Workload]] = []
+    for name, device in devices.items():
+        n_most, _ = collectives.most_devices(device, min(choices.most, counts.get(name, choices.most)))
+        for stack in _engines(device, model, work, choices.engines):
+            of_stack = replace(work, stack=stack)
+            designs = _designs(Same(device), Same(model), of_stack, choices.quantizers, choices.bits)
+            kept = [design for design in designs if choices.keeps_scores(design)]
+            left_out |= dict.fromkeys(design.name for design in designs if design not in kept)
+            ways = [
+                demand.served(way)
+                for tp, pp in layouts.sizes(model, n_most, choices.any_size)
+                for way in layouts.layouts(model, of_stack, tp, pp)
+            ]
+            if len(asked) + len(kept) * len(ways) > MAX_SERVERS:
+                raise LimitError(
+                    f"the search has more than {MAX_SERVERS:,} servers ({len(devices):,} devices, {len(kept):,} KV "
+                    f"formats, {len(ways):,} layouts, ...): name fewer --devices, --quantizers or --engines, leave "
+                    "out --any, or lower --most"
+                )
+            engines[stack or "the device's"] = None
+            splits |= dict.fromkeys(layouts.words(vars(way)) for way in ways)
+            asked += [(name, design, way) for design in kept for way in ways]
+    if left_out and not asked:
+        raise InputError(
+            f"max-drop = {choices.max_drop_frac:.3g}: {', '.join(left_out)} may lose more: add fp16, or allow more"
+        )
+    servers, wrong = [], None
+    for name, design, way in asked:
+        try:
+            servers.append(ServerDesign(name, design, way, demand))
+        except DseError as error:
+            wrong = wrong or error
+    if not servers:
+        raise wrong or InputError(f"{model.name}: is not split over so many devices: give others, or --any")
+    formats = dict.fromkeys(server.design.name for server in servers)
+    return Grid(
+        tuple(servers),
+        devices=tuple(devices),
+        engines=tuple(engines),
+        formats=tuple(formats),
+        splits=tuple(splits),
+        left_out=tuple(left_out),
+    )
+
+
+@lru_cache(maxsize=64)
+def _designs(
+    device: Same, model: Same, work: Workload, quantizers: tuple[str, ...] | None, bits: Bits
+) -> tuple[Candidate, ...]:
+    """The named formats on a device, or all that its engine runs; kept, as plans keep what is computed of them."""
+    spec, lm = cast(HardwareSpec, device.value), cast(ModelSpec, model.value)
+    if quantizers is None:
+        return tuple(engine_formats.compared(spec, lm, work, bits))
+    return tuple(common.design(spec, lm, quantizer, bits=bits) for quantizer in quantizers)
+
+
+def _engines(
+    device: HardwareSpec, model: ModelSpec, work: Workload, engines: tuple[str, ...] | None
+) -> list[str | None]:
+    if engines is not None:
+        return list(engines)
+    form = FORMATS.get(work.weights or model.released)
+    if form and form.is_file:
+        return [OF_FILES]
+    if work.stack or work.model_kind == "ideal":
+        return [work.stack]
+    return [name for name in ENGINES if name in device.stacks] or [None]
