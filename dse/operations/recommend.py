@@ -151,7 +151,7 @@ class Recommend(AssumesLike, WithLimits, Sourced, WithFigure):
         """The deployments that hold the load within the limits; of a plan what became of it."""
         if self.check:
             return self._checked(self.check)
-        from dse.questions import grid, layouts, recommend, search, server_design
+        from dse.questions import demand, grid, layouts, recommend, search
         from dse.questions.changes import changes
         from dse.specs import prices
         from dse.specs.measurements import CLOSED
@@ -174,7 +174,8 @@ class Recommend(AssumesLike, WithLimits, Sourced, WithFigure):
         least = min(price.usd_per_hour(1, 1) for price in priced.values())
         if budget_usd < least:
             raise InputError(f"budget = {show(self.budget)}: one device costs {least:,.4g} USD an hour: give more")
-        demand = server_design.Demand(self.rate, self.requests, limits_s)
+        load = demand.AtRandom(self.rate) if self.rate is not None else demand.AtOnce(self.requests)
+        asked = demand.Demand(load, limits_s)
         choices = grid.Choices(
             engines=None if self.engines is None else tuple(several(self.engines)),
             quantizers=None if self.quantizers is None else tuple(several(self.quantizers)),
@@ -183,10 +184,10 @@ class Recommend(AssumesLike, WithLimits, Sourced, WithFigure):
             max_drop_frac=self.max_drop,
             bits=self.source() or CLOSED,
         )
-        found = grid.grid_of(devices, language_model(model), work, demand, choices, counts)
-        objective = self.objective if demand.amount else "throughput"
+        found = grid.grid_of(devices, language_model(model), work, asked, choices, counts)
+        objective = self.objective if asked.amount else "throughput"
         budget = search.Budget(budget_usd, counts)
-        answer = recommend.recommend(found, demand, priced, objective, budget, console.progress)
+        answer = recommend.recommend(found, asked, priced, objective, budget, console.progress)
         if self.start:
             answer = replace(answer, changes=changes(self.start, said, left_out, answer.search, choices.bits))
         self.say_left_out(self.workload.output_tokens, console)

@@ -91,7 +91,7 @@ def changes(line: str, said: Mapping[str, Any], left_out: Sequence[str], found: 
 
     def tried(what: str, design: Candidate = design, **changed: Any) -> Change:
         try:
-            changed_work = found.demand.served(replace(today_work, **changed))
+            changed_work = found.demand.load.served(replace(today_work, **changed))
             server = ServerDesign(first.asked, design, changed_work, found.demand)
             runs = common.competes(server.fixed) and server.holds > 0
         except DseError:

@@ -10,7 +10,8 @@ from dse.model import quality
 from dse.model.kv_layout import Same
 from dse.questions import common, engine_formats, layouts
 from dse.questions.common import Candidate
-from dse.questions.server_design import Demand, ServerDesign
+from dse.questions.demand import Demand
+from dse.questions.server_design import ServerDesign
 from dse.specs import collectives
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.measurements import CLOSED, Bits
@@ -89,7 +90,7 @@ def grid_of(
             kept = [design for design in designs if choices.keeps_scores(design)]
             left_out |= dict.fromkeys(design.name for design in designs if design not in kept)
             ways = [
-                demand.served(way)
+                demand.load.served(way)
                 for tp, pp in layouts.sizes(model, n_most, choices.any_size)
                 for way in layouts.layouts(model, of_stack, tp, pp)
             ]

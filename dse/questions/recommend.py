@@ -17,10 +17,11 @@ from dse.model.uncertainty import Gain
 from dse.questions import common, interactivity, layouts, search
 from dse.questions.changes import Change, Changes
 from dse.questions.common import QuestionAnswer, Result, limits_text, sure_text
+from dse.questions.demand import Demand
 from dse.questions.grid import Grid
 from dse.questions.measured_fronts import MeasuredFront, measured_front
 from dse.questions.search import Budget, Fleet, Search
-from dse.questions.server_design import Demand, ServerDesign
+from dse.questions.server_design import ServerDesign
 from dse.questions.two_runs import RERUN_90, TwoRuns, two_runs
 from dse.specs.prices import Price
 
@@ -110,8 +111,7 @@ class Recommendation(QuestionAnswer):
         return {
             "question": "recommend",
             "model": self.model,
-            "requests_per_s": demand.rate,
-            "requests": demand.requests,
+            **demand.load.to_json(),
             "limits_s": demand.limits,
             "objective": self.search.objective,
             "cards": {name: told(deployment) for name, deployment in self.cards.items()},
@@ -146,9 +146,8 @@ class Recommendation(QuestionAnswer):
     def question(self) -> str:
         """The model, the load and the limits, in words."""
         demand, work = self.search.demand, self.first.server.work
-        load = f"{demand.amount:,.6g} {demand.unit}" if demand.amount else "as many requests as they hold"
         within = f", {limits_text(demand.limits)}" if demand.limits else ""
-        return f"{self.model}, {load} of {work.input_tokens:,} + {work.output_tokens:,} tokens{within}"
+        return f"{self.model}, {demand.load.words(work)}{within}"
 
     @property
     def verdict(self) -> str:
@@ -232,7 +231,7 @@ class Recommendation(QuestionAnswer):
     def _turns(self) -> list[str]:
         if not self.search.demand.amount or self.search.objective not in ("cost", "devices"):
             return []
-        said, unit = [], self.search.demand.unit
+        said, unit = [], self.search.demand.load.unit
         for upward, word in ((False, "up to"), (True, "above")):
             if found := self.search.turns_at(upward):
                 said.append(f"{word} {_three(found[0])} {unit} {words(found[1])}")
@@ -270,8 +269,8 @@ class Recommendation(QuestionAnswer):
         rows = [deployment.results for deployment in self.cards.values()]
         limit = "A limit holds at the upper end of the 80 % interval of a time" if self.search.demand.limits else ""
         spent = f"the fastest and the roomiest cost at most {_usd(self.search.spent_usd)} an hour"
-        poisson = "requests come at random (Poisson), to each server its share" if self.search.demand.rate else ""
-        said = "; ".join(filter(None, (limit, spent if self.search.demand.amount else "", poisson)))
+        how = self.search.demand.load.how
+        said = "; ".join(filter(None, (limit, spent if self.search.demand.amount else "", how)))
         names = self.search.grid.left_out
         left_out = f" Left out for the drop of scores, or as nobody published it: {', '.join(names)}." if names else ""
         return [
@@ -343,7 +342,7 @@ def first_limit(deployment: Fleet) -> str:
     server, limits = deployment.server, deployment.server.demand.limits
     if server.holds < server.most:
         return min(limits, key=lambda name: server.holds_within({name: limits[name]})).removesuffix("_s").upper()
-    return "memory" if server.demand.rate is None else "saturated rate"
+    return server.demand.load.bound
 
 
 def _command_text(deployment: Fleet) -> str:
@@ -478,19 +477,19 @@ def recommend(
 
 def _nothing(found: Search) -> str:
     """Why nothing is recommended, what comes closest, and which limit to relax by how much."""
-    demand, budget = found.demand, found.budget
+    demand, budget, unit = found.demand, found.budget, found.demand.load.unit
     if found.found:  # it is the money, or the devices that there are
         nearest = min(found.found, key=lambda d: d.usd_per_hour)
         fits = [d for d in found.found if d.n_devices <= budget.counts.get(d.server.asked, math.inf)]
         if fits and budget.usd_per_hour < math.inf:
             nearest = min(fits, key=lambda d: d.usd_per_hour)
             return (
-                f"budget = {budget.usd_per_hour:g}/h: the cheapest that holds {_three(nearest.load)} {demand.unit} "
+                f"budget = {budget.usd_per_hour:g}/h: the cheapest that holds {_three(nearest.load)} {unit} "
                 f"within the limits costs {_usd(nearest.usd_per_hour)} an hour ({words(nearest)}): raise --budget, or "
                 "serve less"
             )
         return (
-            f"devices: those that there are hold less than {_three(nearest.load)} {demand.unit} within the limits: the "
+            f"devices: those that there are hold less than {_three(nearest.load)} {unit} within the limits: the "
             f"cheapest that holds it is {words(nearest)}"
         )
     servers = [server for server in found.grid.servers if common.competes(server.fixed)]

@@ -14,8 +14,9 @@ from dse.model import uncertainty
 from dse.model.formulas import energy
 from dse.questions import common, interactivity
 from dse.questions.common import Result
+from dse.questions.demand import Demand
 from dse.questions.grid import Grid
-from dse.questions.server_design import ROUNDING, Demand, ServerDesign
+from dse.questions.server_design import ROUNDING, ServerDesign
 from dse.questions.two_runs import RERUN_90
 from dse.specs.prices import Price
 
@@ -32,7 +33,7 @@ class Fleet:
     server: ServerDesign
     n_servers: int
     usd_per_hour: float
-    #: of all servers: requests a second, or at once
+    #: of all servers
     load: float
 
     @property
@@ -47,9 +48,9 @@ class Fleet:
 
     @property
     def each(self) -> float:
-        """The load of a server, of requests at once that of the fullest."""
+        """The load of a server, of whole numbers that of the fullest."""
         share = self.load / self.n_servers
-        return share if self.server.demand.rate is not None else float(math.ceil(share))
+        return float(math.ceil(share)) if self.server.demand.load.is_whole else share
 
     @cached_property
     def time_s(self) -> float:
@@ -64,7 +65,7 @@ class Fleet:
     @property
     def tokens_per_s(self) -> float:
         """Tokens that all servers give in a second."""
-        if self.server.demand.rate is not None:
+        if not self.server.demand.load.is_whole:
             return self.load * self.server.work.output_tokens
         return float(self.results[uncertainty.RATE]) * self.load / self.each
 
@@ -83,7 +84,8 @@ class Fleet:
         """Tokens a second where the load is all that it holds, in the middle of its interval: of all devices, and of
         one where a load is asked for, which some number of them holds."""
         row = self.server.results(self.server.holds)
-        rate = row[uncertainty.RATE] if self.server.demand.rate is None else self.server.holds * row["output_tokens"]
+        is_whole = self.server.demand.load.is_whole
+        rate = row[uncertainty.RATE] if is_whole else self.server.holds * row["output_tokens"]
         low, high, _ = uncertainty.of_column(row, uncertainty.RATE)
         n = self.n_devices if self.server.demand.amount is None else 1
         return n * float(rate) / self.server.n_devices * uncertainty.middle(low, high)
@@ -221,7 +223,7 @@ class Search:
             for n in range(math.ceil(low / fleet.server.holds), int(high / fleet.server.holds) + 1)
         }
         for step in sorted(steps, reverse=not upward)[:MOST_STEPS]:
-            over = step if not upward else step * (1 + common.TIE) if self.demand.rate is not None else step + 1
+            over = step if not upward else step + 1 if self.demand.load.is_whole else step * (1 + common.TIE)
             if (best := self.at(over, among)) and best.server is not self.ranked[0].server:
                 return step, best
         return None
@@ -237,7 +239,7 @@ class Search:
         widest = []
         for found in self.ranked:
             n = self.budget.most_servers(found.server, self.price(found.server), self.spent_usd)
-            n = min(n, self.demand.requests or n)
+            n = min(n, int(self.demand.amount or n)) if self.demand.load.is_whole else n
             if n >= found.n_servers:
                 usd = self.price(found.server).usd_per_hour(found.server.n_devices, n)
                 widest.append(replace(found, n_servers=n, usd_per_hour=usd))

@@ -4,49 +4,20 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 from dse.model import engine, uncertainty
 from dse.model.point import Point
-from dse.questions import interactivity, layouts, load
+from dse.questions import interactivity, layouts
 from dse.questions.common import Candidate, Result
+from dse.questions.demand import Demand
 from dse.questions.serve_command import ServeCommand, serve_command
-from dse.serving.at_rate import AtRate, waits_at
 from dse.serving.steady_state import FixedLengths, TrafficServer
 from dse.specs import server_flags
 from dse.specs.workload import Workload
 
-#: share of the saturated rate up to which times at a rate hold in closed form
-MOST_LOAD = load.LOADS[-1]
 #: less than a server by so much is rounding
 ROUNDING = 1e-12
-
-
-class Demand(NamedTuple):
-    """The load: `rate` requests a second that come at random, or `requests` at all times; neither: as much as the
-    devices hold. `limits` are the longest times by column, in seconds."""
-
-    rate: float | None
-    requests: int | None
-    limits: dict[str, float]
-
-    @property
-    def amount(self) -> float | None:
-        """Requests a second, or at once."""
-        return self.rate if self.rate is not None else self.requests
-
-    @property
-    def unit(self) -> str:
-        """Unit of the amount."""
-        return "requests/s" if self.rate is not None else "requests at once"
-
-    def served(self, work: Workload) -> Workload:
-        """The workload as the load runs it: requests that come at random with one batch in a pipeline."""
-        return work if self.rate is None or work.pp == 1 else replace(work, pp_batches=1)
-
-    def of(self, amount: float) -> "Demand":
-        """The demand at another load."""
-        return self._replace(rate=amount) if self.rate is not None else self._replace(requests=max(round(amount), 1))
 
 
 class ServerDesign:
@@ -56,7 +27,8 @@ class ServerDesign:
     def __init__(self, asked: str, design: Candidate, work: Workload, demand: Demand) -> None:
         self.asked, self.design, self.work, self.demand = asked, design, work, demand
         self.point = Point(design.device, design.plan, work)
-        self._at_once: dict[int, Result] = {}
+        #: what loads have computed of it
+        self.known: dict[Any, Any] = {}
 
     @property
     def fixed(self) -> Mapping[str, Any]:
@@ -107,14 +79,14 @@ class ServerDesign:
         return {name: uncertainty.of_column(self._full, name).high for name in interactivity.LIMITS}
 
     @cached_property
+    def slowest(self) -> float:
+        """The low end of the interval of the rate over what is computed, at most 1."""
+        return min(uncertainty.of_column(self._full, uncertainty.RATE).low, 1.0)
+
+    @cached_property
     def most(self) -> float:
         """The load that it holds without any limit: no more than this, and sooner computed than `holds`."""
-        if self.demand.rate is None:
-            return float(self.point.batch if self.point.max_batch else 0)
-        if self.traffic.places < 1:
-            return 0.0
-        slowest = min(uncertainty.of_column(self._full, uncertainty.RATE).low, 1.0)
-        return MOST_LOAD * slowest * self.traffic.full.requests_per_s
+        return self.demand.load.most(self)
 
     @cached_property
     def holds(self) -> float:
@@ -123,30 +95,15 @@ class ServerDesign:
 
     def holds_within(self, limits: Mapping[str, float], is_sure: bool = True) -> float:
         """The largest load at which times keep these limits at the upper ends of their intervals, or as computed."""
-        most = self.most if is_sure or self.demand.rate is None else MOST_LOAD * self.traffic.full.requests_per_s
-        if not most or not limits:
-            return most
-        if self.demand.rate is not None:
-            asked = {name: limit / (self.late[name] if is_sure else 1.0) for name, limit in limits.items()}
-            return min(load.rate_within(self.traffic, self.traffic.full.requests_per_s, asked) or 0.0, most)
-        keeps = interactivity.within if is_sure else interactivity.within_as_computed
-        low, high = 0, int(most) + 1
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if keeps(self._row(middle), limits) else (low, middle)
-        return float(low)
+        return self.demand.load.holds_within(self, limits, is_sure)
 
-    def _row(self, batch: int) -> Result:
+    def row(self, batch: int) -> Result:
         """Times and rate with so many requests at all times."""
-        if batch not in self._at_once:
+        if batch not in self.known:
             point = Point(self.design.device, self.design.plan, replace(self.work, batch=batch))
-            self._at_once[batch] = engine.speed(point) | {"ttft_s": point.server.ttft_s}
-        return self._at_once[batch]
-
-    def _waits(self, requests_per_s: float) -> AtRate:
-        waits = waits_at(self.traffic, requests_per_s)
-        assert waits is not None  # below what it holds
-        return waits
+            self.known[batch] = engine.speed(point) | {"ttft_s": point.server.ttft_s}
+        row: Result = self.known[batch]
+        return row
 
     @property
     def pace(self) -> str:
@@ -155,27 +112,17 @@ class ServerDesign:
 
     def time_s(self, amount: float) -> float:
         """Time per token at a load, of answers of one token to the first, at the upper end of its interval."""
-        if self.demand.rate is not None:
-            return float(getattr(self._waits(amount), self.pace)) * self.late[self.pace]
-        return uncertainty.ends(self._row(int(amount)), self.pace)[1]
+        return self.demand.load.time_s(self, amount, self.pace)
 
     @property
     def least_times(self) -> dict[str, float]:
         """Times where hardly any request comes, at the upper ends of their intervals, by column."""
-        if self.demand.rate is None:
-            row = self._row(1)
-            return {name: uncertainty.ends(row, name)[1] for name in interactivity.LIMITS}
-        waits = self._waits(load.LEAST_LOAD * self.traffic.full.requests_per_s)
-        return {name: getattr(waits, name) * self.late[name] for name in interactivity.LIMITS}
+        least = self.demand.load.least(self)
+        return {name: self.demand.load.time_s(self, least, name) for name in interactivity.LIMITS}
 
     def results(self, amount: float) -> Result:
-        """All results at a load, TPOT and TTFT those of requests that come at random where they do."""
-        if self.demand.rate is None:
-            return self.design.evaluate(replace(self.work, batch=int(amount)))
-        waits = self._waits(amount)
-        running = max(round(waits.running), 1)
-        times = {"tpot_s": waits.tpot_s, "ttft_s": waits.ttft_s, "running_batch": running}
-        return self.design.evaluate(replace(self.work, batch=running)) | times
+        """All results at a load, TPOT and TTFT those of the load's requests."""
+        return self.demand.load.results(self, amount)
 
     def count(self, amount: float | None) -> int:
         """The fewest servers that hold a load; one where there is none."""

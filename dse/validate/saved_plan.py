@@ -23,6 +23,7 @@ from dse.core.version import VERSION
 from dse.model import engine, uncertainty
 from dse.quantizers import QuantizerSpec
 from dse.questions import layouts
+from dse.questions.demand import AtOnce, AtRandom
 from dse.questions.recommend import Recommendation, told
 from dse.specs import catalog, device_and_model, engines, server_flags
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
@@ -185,11 +186,12 @@ class PlanCheck(Answer):
 def content(answer: Recommendation, model: str, command: str) -> bytes:
     """The file of a recommendation; `model` is as a command takes it, `command` what asked for it."""
     first, demand = answer.first, answer.search.demand
+    at_rate = isinstance(demand.load, AtRandom)
     server, results = first.server, first.results
     ends = uncertainty.as_numbers(results)
-    names = ("kv_pool_tokens", "tpot_s", "ttft_s", *(() if demand.rate else (uncertainty.RATE,)))
+    names = ("kv_pool_tokens", "tpot_s", "ttft_s", *(() if at_rate else (uncertainty.RATE,)))
     promised = {name: (results[name], *ends[name]) for name in names if results[name] is not None and name in ends}
-    if demand.rate:
+    if at_rate:
         full = server.traffic.full.requests_per_s
         interval = uncertainty.of_column(engine.speed(server.traffic.point), uncertainty.RATE)
         promised["full_requests_per_s"] = full, full * interval.low, full * interval.high
@@ -201,8 +203,7 @@ def content(answer: Recommendation, model: str, command: str) -> bytes:
         "asked": {
             "command": command,
             "question": answer.question,
-            "requests_per_s": demand.rate,
-            "requests": demand.requests,
+            **demand.load.to_json(),
             "limits_s": demand.limits,
             "objective": answer.search.objective,
         },
@@ -213,8 +214,8 @@ def content(answer: Recommendation, model: str, command: str) -> bytes:
         "workload": {
             name: value for name, form in ASKED.items() if (value := getattr(server.work, name)) != form.default
         },
-        "requests_per_s": first.each if demand.rate else None,
-        "requests": None if demand.rate else int(first.each),
+        "requests_per_s": first.each if at_rate else None,
+        "requests": int(first.each) if isinstance(demand.load, AtOnce) else None,
         "promised": {
             name: dict(zip(keys, values, strict=True))
             for name, values in promised.items()

@@ -15,7 +15,7 @@ import dse
 from cases import each, quick_first
 from dse.core.errors import InputError, LimitError
 from dse.model import uncertainty
-from dse.questions import common, measured_fronts, recommend, search, server_design
+from dse.questions import common, demand, measured_fronts, recommend, search, server_design
 from dse.specs import prices
 from dse.specs.prices import Offer, Price
 from dse.specs.workload import Workload
@@ -404,7 +404,7 @@ def test_recommended_among_measured_deployments():
         work = Workload(**fields, weights=one.weights or None, stack=one.engine)
         limits = {"tpot_s": one.limit_s}
         design = common.design(one.device.lower(), one.model, one.kv or "fp16")
-        return server_design.ServerDesign(one.device, design, work, server_design.Demand(None, None, limits))
+        return server_design.ServerDesign(one.device, design, work, demand.Demand(demand.AtOnce(None), limits))
 
     @cache
     def computed(one):
@@ -446,21 +446,22 @@ def test_other_software_needs_no_command():
 @quick_first(4, "seed", range(24))
 def test_fastest_and_roomiest_are_those_of_every_number_of_every_server(seed):
     """Nothing that the search leaves out, nor another number of servers, is faster or holds more for the money."""
+    asked = problem(seed)
     try:
-        found = dse.recommend(**problem(seed))
+        found = dse.recommend(**asked)
     except InputError:
         return
-    demand, usd = found.search.demand, found.search.spent_usd
+    amount, usd = float(found.search.demand.amount), found.search.spent_usd
     fleets = []
     for server in found.search.grid.servers:
         if not (common.competes(server.fixed) and server.holds and server.starts):
             continue
         price = found.search.price(server)
-        for n in count(server.count(demand.amount)):
+        for n in count(server.count(amount)):
             cost = price.usd_per_hour(server.n_devices, n)
-            if cost > usd * TIE or n > (demand.requests or n):
+            if cost > usd * TIE or n > (asked.get("requests", n)):
                 break
-            fleets.append(search.Fleet(server, n, cost, float(demand.amount)))
+            fleets.append(search.Fleet(server, n, cost, amount))
     assert found.search.fastest.time_s == pytest.approx(min(fleet.time_s for fleet in fleets))
     assert found.search.roomiest.holds == pytest.approx(max(fleet.holds for fleet in fleets))
 
