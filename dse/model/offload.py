@@ -1,4 +1,4 @@
-"""Keys and values in host memory: what a step fetches over the link, against computing the same tokens again."""
+"""Keys and values in host memory: what is fetched over the link, against computing the same tokens again."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
@@ -35,10 +35,15 @@ class Offload:
 
 
 class Beginning:
-    """The first tokens of one request of a design, fetched from host memory or computed again."""
+    """The first tokens of one request of a design, fetched from host memory or computed again.
 
-    def __init__(self, point: Point) -> None:
-        self.point = point
+    They arrive `start_s` and their bytes over the link after they are asked for: that of the device, or
+    `bytes_per_s`.
+    """
+
+    def __init__(self, point: Point, bytes_per_s: float | None = None, start_s: float = 0.0) -> None:
+        self.point, self.start_s = point, start_s
+        self.bytes_per_s = bytes_per_s or point.design.device.host_bytes_per_s
 
     def n_bytes(self, n_tokens: int) -> float:
         """Bytes of keys and values of one device."""
@@ -53,7 +58,12 @@ class Beginning:
 
     def is_computed_sooner(self, n_tokens: int) -> bool:
         """Whether computing takes less time than fetching."""
-        return self.again_s(n_tokens) < self.n_bytes(n_tokens) / self.point.design.device.host_bytes_per_s
+        return self.again_s(n_tokens) < self.start_s + self.n_bytes(n_tokens) / self.bytes_per_s
+
+    def fetched_from(self) -> int | None:
+        """The crossing: the first length that is fetched sooner; None where none up to MOST_TOKENS is."""
+        first, last = next(self.computed_sooner(), (1, 0))
+        return 1 if first > 1 else last + 1 if last < MOST_TOKENS else None
 
     def computed_sooner(self) -> Iterator[tuple[int, int]]:
         """Stretches of lengths that are computed sooner: sought at powers of two, their ends by halving."""

@@ -648,11 +648,15 @@ def shared_step_s(
 
 @compilable
 def one_prompt_s(design: Design, terms: Terms) -> float:
-    """Seconds of one prompt alone, whose shared prefix is cached: the time to its first token without a queue."""
+    """Seconds of one prompt alone, whose shared prefix is cached: the time to its first token without a queue.
+
+    Of several groups of requests the others have nothing to do: all devices share the products that meet all tokens.
+    """
     n_tokens = design.input_tokens - terms.prompt.prefix_tokens
     if n_tokens == 0:
         return 0.0
-    shared = shared_pass(design, terms, 0.0, float(n_tokens), float(n_tokens))
+    n_mean = max(n_tokens / design.deployment.n_groups, 1.0)
+    shared = shared_pass(design, terms, 0.0, float(n_tokens), n_mean)
     return shared_step_s(0.0, 1.0, shared, NO_SUMS, terms, 0.0)
 
 

@@ -430,6 +430,7 @@ class FindHits(OnDevice, WithHost, WithWorkload, Sourced, WithFigure):
     workload: Workload = work(
         only=(
             "batch",
+            "max_num_seqs",
             "admission",
             "page_tokens",
             "batching",

@@ -17,7 +17,7 @@ from dse.core.columns import Column, aligned, cells, percent
 from dse.core.errors import InputError
 from dse.core.progress import Progress, each
 from dse.model.deployed import n_groups_of
-from dse.model.offload import MOST_TOKENS, Beginning
+from dse.model.offload import Beginning
 from dse.model.point import Point
 from dse.model.records import Memory
 from dse.model.server import ServerResults
@@ -105,17 +105,13 @@ class FormatServer:
     #: behind the device, in bytes of its format; and bytes of a token there
     host: HostMemory | None = None
     token_bytes: float = 0.0
+    #: bytes of a token in host memory, where each block keeps a state, of which only the last comes back
+    host_token_bytes: float = 0.0
 
     @property
     def host_tokens(self) -> float:
         """Tokens that host memory keeps behind the pool."""
-        return self.host.capacity_bytes / self.token_bytes if self.host and self.token_bytes else 0.0
-
-    @property
-    def link_tokens_per_s(self) -> float:
-        """Tokens a second that come back from host memory."""
-        assert self.host
-        return self.host.bandwidth_bytes_per_s / self.token_bytes
+        return self.host.capacity_bytes / self.host_token_bytes if self.host and self.host_token_bytes else 0.0
 
     def served(self, hits: Hits, load: PromptLoad, pool_tokens: float, behind_tokens: float = 0.0) -> dict[str, Any]:
         """Means over requests of a server with so large a pool, by column; of a pool that holds no request, None.
@@ -130,7 +126,9 @@ class FormatServer:
         )
         found, squared, own_squared = hits.moments[behind]
         from_host = found - hits.moments[on_device][0]
-        load_s = self.host.start_s + from_host / self.link_tokens_per_s if self.host and from_host > 0 else 0.0
+        load_s = 0.0
+        if self.host and from_host > 0:
+            load_s = self.host.start_s + from_host * self.token_bytes / self.host.bandwidth_bytes_per_s
         shared = agents.shared_tokens if agents and self.keeps_prefixes else 0
         own_tokens = moments.mean_input_tokens + moments.mean_output_tokens - shared
         fitting = max(int((pool_tokens - shared) // own_tokens), 0) * load.n_groups
@@ -447,7 +445,8 @@ def _server_of(design: Candidate, work: Workload, load: PromptLoad, host: HostMe
     lengths = {"input_tokens": max(round(moments.mean_input_tokens), 1), "output_tokens": _out(load)}
     result = design.evaluate(replace(work, **lengths))  # type: ignore[arg-type]
     memory = design.lowered(replace(work, **lengths)).memory  # type: ignore[arg-type]
-    pool_tokens = (result["kv_usable_tokens"] or 0) / load.n_groups
+    pool_tokens = float(result["kv_usable_tokens"] or 0)
+    token_bytes = result["free_bytes"] / pool_tokens if pool_tokens else 0.0
     return FormatServer(
         design=design,
         work=work,
@@ -456,7 +455,8 @@ def _server_of(design: Candidate, work: Workload, load: PromptLoad, host: HostMe
         page_tokens=int(memory.full_block_tokens if memory.block_bits else work.block_tokens),
         keeps_prefixes=all(g.step_tokens <= 1 for g in design.plan.groups),
         host=host,
-        token_bytes=_host_bytes(design, work, memory, result["free_bytes"] / pool_tokens if pool_tokens else 0.0),
+        token_bytes=token_bytes,
+        host_token_bytes=_host_bytes(design, work, memory, token_bytes),
     )
 
 
@@ -505,37 +505,27 @@ def _format_row(
         "kernels": "assumed" if marks else "measured",
         "marks": list(marks),
         "no_hits": "" if server.keeps_prefixes else NO_TREE,
-        **_host_row(server, numbers, with_host),
+        **_host_row(server, load.n_groups, numbers, with_host),
     }
 
 
-def _host_row(server: FormatServer, numbers: dict[str, Any], with_host: dict[str, Any]) -> dict[str, Any]:
+def _host_row(
+    server: FormatServer, n_groups: int, numbers: dict[str, Any], with_host: dict[str, Any]
+) -> dict[str, Any]:
     """Host memory of a format: its tokens, hits with it, its gain, and the beginning from which fetching is sooner."""
     if not server.host:
         return {}
+    point = Point(server.design.device, server.design.plan, replace(server.work, max_model_len=None))
+    beginning = Beginning(point, server.host.bandwidth_bytes_per_s, server.host.start_s)
     rate, before = with_host["requests_per_s"], numbers["requests_per_s"]
     return {
-        "host_tokens": server.host_tokens,
+        "host_tokens": server.host_tokens * n_groups,
         "host_hit_rate": with_host["hit_rate"],
         "host_ttft_s": with_host["ttft_s"],
         "host_requests_per_s": rate,
         "host_gain": rate / before if rate and before else None,
-        "fetch_from_tokens": _fetched_from(server),
+        "fetch_from_tokens": beginning.fetched_from() if server.pool_tokens else None,
     }
-
-
-def _fetched_from(server: FormatServer) -> int | None:
-    """The shortest beginning of a prompt, a power of two of blocks, that comes back sooner than it is computed; None
-    where none up to MOST_TOKENS does."""
-    if not (server.host and server.token_bytes):
-        return None
-    point = Point(server.design.device, server.design.plan, replace(server.work, max_model_len=None))
-    beginning, tokens = Beginning(point), server.page_tokens
-    while tokens <= MOST_TOKENS:
-        if server.host.start_s + tokens / server.link_tokens_per_s < beginning.again_s(tokens):
-            return tokens
-        tokens *= 2
-    return None
 
 
 def _load_text(load: PromptLoad) -> str:
