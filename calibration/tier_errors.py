@@ -1,11 +1,11 @@
-"""Print what host memory and file systems behind the pool are said to bring, beside measured servers: `python -m
-calibration.tier_errors TIERS.csv`.
+"""Print the gains of host memory and file systems behind the pool beside measured servers, and from where fetching is
+sooner: `python -m calibration.tier_errors TIERS.csv [FETCH_OR_RECOMPUTE.csv]`.
 
-Nothing is fitted. The table has loads and rates; of the rest it says the servers, `gpu_memory_utilization` and
-`--max-num-seqs`. Agents: turns, growth and answers are means of 40 sessions of the published traces of the same kind
-(kv-cache-tester 94f6046, prompts up to 256k: 100,474 tokens); 50 s between turns is read from the rates of up to 4
-sessions a server, where both arms serve the same. Document questions: prompts as stated; of gpt-oss-120b those that find
-in host memory, and on the device, about what was measured (0.504 and 0.011).
+Nothing is fitted. Of its loads the table says sessions and rates, of its servers utilization and `--max-num-seqs`.
+Agents: turns, growth and answers are means of 40 sessions of published traces of the same kind (kv-cache-tester
+94f6046, of prompts up to 256k, mean 100,474 tokens); 50 s between turns are read from the rates of up to 4 sessions a
+server, where both arms serve the same. Document questions: prompts as stated; of gpt-oss-120b those that find about
+what was measured in host memory and on the device (0.504 and 0.011).
 """
 
 import csv
@@ -20,20 +20,38 @@ from typing import Any, NamedTuple
 
 import dse
 from dse.core.columns import Column, aligned, cells
+from dse.model.offload import Beginning
+from dse.model.point import Point
 
-AGENTS = {"turns": 69, "growth": 2_871, "output_tokens": 408, "think": "50 s", "gpu_memory_utilization": 0.55}
+AGENTS: dict[str, Any] = {
+    "turns": 69,
+    "growth": 2_871,
+    "output_tokens": 408,
+    "think": "50 s",
+    "gpu_memory_utilization": 0.55,
+}
 AGENTS |= {"tp": 2, "max_num_seqs": 256, "quantizers": ["fp16"]}
-#: arm -> bytes for each device, and the bandwidth: PCIe 5.0 as devices reach it; the file system's 21.0 GB/s a node of 8
-#: (its own test at a depth of 4)
+#: arm -> bytes for each device, and bandwidth: of PCIe 5.0 as devices reach it, of the file system 21.0 GB/s a node of
+#: eight (its own test at a depth of 4)
 TIERS = {
     "host memory 256 GiB a server": (128 * 2**30, "50 GB/s"),
     "host memory + CephFS (21 NVMe)": (10**13, "2.6 GB/s"),
 }
 #: servers of 70B in C, of four devices, and what is assumed of the file system: 2 GB/s a device
-LLAMA = {"tp": 4, "gpu_memory_utilization": 0.65, "batch": 5, "quantizers": ["fp16"]}
+LLAMA: dict[str, Any] = {"tp": 4, "gpu_memory_utilization": 0.65, "batch": 5, "quantizers": ["fp16"]}
 LUSTRE = (1_140 * 2**30, "2 GB/s")
 #: documents of A: their number, and their tokens and those of a question
 GPT_OSS = (400, 8_448, 8_307, 370)
+GLM: dict[str, Any] = {
+    "sessions": 16,
+    "growth": 4_000,
+    "turns": 10,
+    "tp": 16,
+    "ep": 16,
+    "dp_attention": True,
+    "weights": "fp8",
+}
+GLM |= {"other_software": True}
 #: gains below this are none
 LEAST = 1.02
 COLUMNS = (
@@ -95,7 +113,7 @@ def of_agents(rows: list[dict[str, str]]) -> Iterator[Gain]:
             continue
         n, (cache, link) = 2 * sessions // gpus, TIERS[row["arm"]]
         if (n, row["arm"]) not in told:
-            asked = {"sessions": n, "host_cache": cache, "host_link": link, **AGENTS}
+            asked: dict[str, Any] = {"sessions": n, "host_cache": cache, "host_link": link, **AGENTS}
             told[n, row["arm"]] = dse.hits("h100", "qwen3.6-35b-a3b", **asked).rows[0]
         one, load = told[n, row["arm"]], f"{sessions} sessions, {n} a server"
         rates = (gpus / 2 * one["requests_per_s"], base[_cell(row)], gpus / 2 * one["host_requests_per_s"])
@@ -110,10 +128,11 @@ def of_documents(rows: list[dict[str, str]], folder: Path) -> Iterator[Gain]:
     """Questions about 50 documents on Llama-3.3-70B, four servers of four H100 (set C): a file system behind 20 GB."""
     for n_tokens in (50_000, 70_000):
         trace = documents(folder / "documents.jsonl", 50, n_tokens - n_tokens % 256, 256, 1024, 675)
-        told = [
-            4 * dse.hits("h100", "llama3.3-70b", trace=trace, host_cache=cache, host_link=link, **LLAMA).rows[0][name]
-            for (cache, link), name in (((20 * 10**9, "50 GB/s"), "host_requests_per_s"), (LUSTRE, "host_requests_per_s"))
+        answers = [
+            dse.hits("h100", "llama3.3-70b", trace=trace, host_cache=cache, host_link=link, **LLAMA)
+            for cache, link in ((20 * 10**9, "50 GB/s"), LUSTRE)
         ]
+        told = [4 * answer.rows[0]["host_requests_per_s"] for answer in answers]
         here = [row for row in rows if f"{n_tokens:,} prefix" in row["workload"]]
         measured = [float(row["output_tokens_per_s"]) / 1024 for row in here]
         yield Gain("C", 16, f"{n_tokens:,}-token documents", here[1]["arm"], told[0], measured[0], told[1], measured[1])
@@ -130,24 +149,38 @@ def at_rates(rows: list[dict[str, str]], folder: Path) -> Iterator[Gain]:
         yield Gain("A", 16, f"{load} req/s", "host memory", told[0], pair["device only"], told[1], pair["host memory"])
 
 
-def main(path: str) -> None:
+def crossing(rows: list[dict[str, str]]) -> str:
+    """The crossing of GLM-5.2, 16 groups of requests on H200: 4.5 GB/s between servers and 1.7 s, both measured."""
+    one = dse.hits("h200", "glm-5.2", ["fp16"], host_cache=10**12, host_link="4.5 GB/s", host_start="1.7 s", **GLM)
+    server = one.servers[0]
+    beginning = Beginning(Point(server.design.device, server.design.plan, server.work))
+    pairs = [(int(row["prefix_tokens"]), float(row["recompute_ttft_s"])) for row in rows if row["prefix_tokens"]]
+    computed = geometric_mean(beginning.again_s(n) / measured_s for n, measured_s in pairs)
+    fetched = one.rows[0]["fetch_from_tokens"]
+    return f"GLM-5.2: fetched from {fetched:,} tokens on (measured 13,648); computing told over measured {computed:.2f}"
+
+
+def main(path: str, fetches: str | None = None) -> None:
     """Print each measured gain beside the predicted one, and how many signs and levels agree, by set and arm."""
     with open(path, newline="") as file:
         rows = list(csv.DictReader(file))
+    if fetches:
+        with open(fetches, newline="") as file:
+            sys.stdout.write(f"{crossing(list(csv.DictReader(file)))}\n\n")
     by_set = {name: [row for row in rows if row["set"] == name] for name in ("A", "C", "D", "D2")}
     with tempfile.TemporaryDirectory() as folder:
         gains = [*of_agents(by_set["D"] + by_set["D2"])]
         gains += [*of_documents(by_set["C"], Path(folder)), *at_rates(by_set["A"], Path(folder))]
     told = [gain.row() for gain in gains]
-    print("\n".join(aligned(cells(COLUMNS, told), range(4))))
+    sys.stdout.write("\n".join([*aligned(cells(COLUMNS, told), range(4)), ""]))
     for name, arm in dict.fromkeys((row["set"], row["arm"]) for row in told):
         of = [row for row in told if (row["set"], row["arm"]) == (name, arm)]
         signs = [sum(row["sign"] == sign for row in of) for sign in ("right", "near", "wrong")]
         within = sum(0.8 <= row["level"] <= 1.25 for row in of)
         rates = geometric_mean(row["rate_told"] / row["rate"] for row in of)
-        print(
+        sys.stdout.write(
             f"{name}, {arm}: signs {signs[0]} right, {signs[1]} near, {signs[2]} wrong; {within} of {len(of)} gains "
-            f"within 25 %; rates told over measured {rates:.2f} in the mean"
+            f"within 25 %; rates told over measured {rates:.2f} in the mean\n"
         )
 
 

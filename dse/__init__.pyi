@@ -1153,6 +1153,7 @@ def hits(
     bits: Literal["closed", "measured"] = "closed",
     measurements: str | None = None,
     batch: int | None = None,
+    max_num_seqs: int | None = None,
     admission: Literal["reserve", "paged"] | None = None,
     page_tokens: int = 16,
     batching: Literal["static", "continuous", "chunked"] | None = None,

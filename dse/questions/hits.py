@@ -57,7 +57,6 @@ COLUMNS = (
     Column("name", title="format"),
     Column("pool_tokens", title="pool tokens", form=",.0f"),
     percent("hit_rate", title="found %"),
-    Column("saved_tokens", title="saved", form=",.0f"),
     Column("agents", form=","),
     Column("ttft_s", title="TTFT s", form=".3g"),
     Column("tpot_s", title="TPOT ms", form=".4g", times=1e3),
@@ -102,10 +101,9 @@ class FormatServer:
     pool_tokens: float
     page_tokens: int
     keeps_prefixes: bool
-    #: behind the device, in bytes of its format; and bytes of a token there
+    #: behind the device, in bytes of its format; bytes of a token that come back from there, and that it takes there
     host: HostMemory | None = None
     token_bytes: float = 0.0
-    #: bytes of a token in host memory, where each block keeps a state, of which only the last comes back
     host_token_bytes: float = 0.0
 
     @property
@@ -150,7 +148,7 @@ class FormatServer:
         if server.places:
             numbers = _in_loop(server, agents) if agents else _row(server.full, float(server.places))
         is_full = (numbers["running"] or 0.0) >= FULL_SHARE * fitting > 0
-        return {"hit_rate": found / moments.mean_input_tokens, "saved_tokens": found, "is_full": is_full, **numbers}
+        return {"hit_rate": found / moments.mean_input_tokens, "is_full": is_full, **numbers}
 
 
 def _row(full: ServerResults, running: float, waits_s: float = 0.0, waiting: float = 0.0) -> dict[str, Any]:
@@ -317,7 +315,9 @@ class HitsByFormat(QuestionAnswer):
         if self.servers[0].pool_tokens == 0:
             return pd.DataFrame(columns=CURVE)
         plain, factors = self.servers[0], POOL_FACTORS
-        drawn = {row["name"] for row in (self.rows[0], *_drawn(self.rows[1:], self.best))}
+        best = self.best  # beside 16 bits it, then those of most requests per second
+        ranked = [self.rows[0], *sorted(self.rows[1:], key=lambda row: row is not best)]
+        drawn = {row["name"] for row in ranked[:MOST_DRAWN]}
         chosen = [server for server in self.servers if server.design.name in drawn and server.pool_tokens]
         made = _hits_of(chosen, self.load, factors)
         rows: list[dict[str, Any]] = []
@@ -340,12 +340,6 @@ class HitsByFormat(QuestionAnswer):
                     }
                 )
         return pd.DataFrame(rows, columns=CURVE)
-
-
-def _drawn(rows: Sequence[dict[str, Any]], best: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """The formats of a figure: the best, then those of most requests per second."""
-    ranked = sorted(rows, key=lambda row: (row is not best, -(row["requests_per_s"] or 0.0)))
-    return ranked[: MOST_DRAWN - 1]
 
 
 def _pays(row: Mapping[str, Any], plain: Mapping[str, Any]) -> bool:
@@ -446,7 +440,9 @@ def _server_of(design: Candidate, work: Workload, load: PromptLoad, host: HostMe
     result = design.evaluate(replace(work, **lengths))  # type: ignore[arg-type]
     memory = design.lowered(replace(work, **lengths)).memory  # type: ignore[arg-type]
     pool_tokens = float(result["kv_usable_tokens"] or 0)
-    token_bytes = result["free_bytes"] / pool_tokens if pool_tokens else 0.0
+    token_bytes, host_token_bytes = _host_bytes(
+        design, work, memory, result["free_bytes"] / pool_tokens if pool_tokens else 0.0
+    )
     return FormatServer(
         design=design,
         work=work,
@@ -456,19 +452,22 @@ def _server_of(design: Candidate, work: Workload, load: PromptLoad, host: HostMe
         keeps_prefixes=all(g.step_tokens <= 1 for g in design.plan.groups),
         host=host,
         token_bytes=token_bytes,
-        host_token_bytes=_host_bytes(design, work, memory, token_bytes),
+        host_token_bytes=host_token_bytes,
     )
 
 
-def _host_bytes(design: Candidate, work: Workload, memory: Memory, token_bytes: float) -> float:
-    """Bytes of a token in host memory, on a device's side: as in the pool, and of models with states one state with
-    each block (assumed; docs/explanation/model.md, Hits at every pool, has what measured servers say)."""
+def _host_bytes(design: Candidate, work: Workload, memory: Memory, token_bytes: float) -> tuple[float, float]:
+    """Bytes of a token that come back from host memory, and that it takes there, on a device's side: as in the pool.
+
+    Of models with states each block keeps one there (assumed; docs/explanation/model.md, Hits at every pool, has what
+    measured servers say), of which a prompt needs the last alone, less than the rest by far.
+    """
     if not (memory.block_bits and memory.state_blocks):
-        return token_bytes
+        return token_bytes, token_bytes
     device, unit = design.device, Point(design.device, design.plan, work).unit
     kept = servers.of(stack_of(device, work)[0], device, work.stack).state_blocks.count
-    n_groups = memory.full_groups + memory.state_blocks // kept
-    return n_groups * memory.block_bits / unit / memory.full_block_tokens
+    group_bytes = memory.block_bits / unit / memory.full_block_tokens
+    return memory.full_groups * group_bytes, (memory.full_groups + memory.state_blocks // kept) * group_bytes
 
 
 def _hits_of(
@@ -504,7 +503,6 @@ def _format_row(
         "gain": None,
         "kernels": "assumed" if marks else "measured",
         "marks": list(marks),
-        "no_hits": "" if server.keeps_prefixes else NO_TREE,
         **_host_row(server, load.n_groups, numbers, with_host),
     }
 

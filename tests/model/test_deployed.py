@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from cases import each
 from dse import quantizers
 from dse.core.errors import InputError
-from dse.model import deployed, engine, explain, kv_layout
+from dse.model import deployed, engine, explain, kv_layout, step
 from dse.model.formulas import weights
 from dse.model.point import Point
 from dse.specs import catalog, deployment
@@ -658,3 +658,16 @@ def test_weights_outside_attention_meet_the_tokens_of_all_groups():
     assert found.design.model.active_parameters == pytest.approx(float(whole.active_parameters), rel=1e-6)
     multiplied = whole.active_parameters - whole.embedding_parameters
     assert sum(part.active for part in found.design.products) == pytest.approx(float(multiplied), rel=1e-6)
+
+
+def test_a_prompt_alone_meets_the_experts_of_all_groups():
+    """Qwen3-30B-A3B, 8,000 tokens: attention's products on one device, an eighth of the others on each of eight, which
+    hand over 1,000 tokens each; 989 TFLOP/s, the head multiplies one token."""
+    whole = catalog.model(config("qwen3-30b-a3b"))
+    asked = {"input_tokens": 8000, "output_tokens": 1, "batch": 1, "model_kind": "ideal"}
+    one, eight = point(whole, **asked), point(whole, tp=8, ep=8, dp_attention=True, **asked)
+    head = whole.vocab_size * whole.hidden_size
+    others = whole.active_parameters - whole.embedding_parameters - head - whole.attention_parameters
+    saved_s = 2 * 8000 * others * 7 / 8 / 989e12 - step.exchanges_s(eight.design, 1000.0, 1)
+    alone_s = [engine.evaluate(found)["prefill_alone_s"] for found in (one, eight)]
+    assert alone_s[0] - alone_s[1] == pytest.approx(saved_s, rel=0.03)

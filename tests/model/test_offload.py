@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dse.cli import main
 from dse.core.errors import InputError
 from dse.model import engine
-from dse.model.offload import offload_of
+from dse.model.offload import Beginning, offload_of
 from dse.model.point import Point
 from dse.specs import catalog
 from dse.specs.device_and_model import Quantity
@@ -130,3 +130,18 @@ def test_the_command_prints_both():
     assert "goes into keys and values that come from host memory" in told.output
     numbers = json.loads(CliRunner().invoke(main.cli, [*asked, "--json"]).output)
     assert numbers["offload"]["link_s"] == numbers["offload"]["link_bytes"] / 32e9
+
+
+@pytest.mark.parametrize(("rate", "start_s"), [(32e9, 0.05), (4e9, 0.2), (64e9, 0.0)])
+def test_a_beginning_is_fetched_from_where_both_take_as_long(rate, start_s):
+    """At the crossing fetching is sooner, a token before it is not; whole pages of 16 tokens are fetched."""
+    beginning = Beginning(point(0.0), rate, start_s)
+    crossing = beginning.fetched_from()
+    fetch_s = [start_s + -(-n // 16) * 16 * TOKEN / rate for n in (crossing, crossing - 1)]
+    assert fetch_s[0] <= beginning.again_s(crossing)
+    assert crossing == 1 or fetch_s[1] > beginning.again_s(crossing - 1)
+
+
+def test_a_beginning_is_never_fetched_over_a_slow_link():
+    """At 0.1 GB/s a token takes 8.2 ms; computing one, 26 GFLOP, 0.1 ms and at a million tokens up to 1.3 ms more."""
+    assert Beginning(point(0.0), 1e8).fetched_from() is None

@@ -132,8 +132,30 @@ def test_of_states_every_block_in_host_memory_has_one():
 
     A device of two has 10 layers of one KV head, 256 wide, keys and values in 16 bits: 10,240 bytes a token of 10,240.
     """
-    row = dse.hits("h100", "qwen3.6-35b-a3b", ["fp8"], sessions=16, tp=2, **HOST).rows[0]
-    assert row["host_tokens"] == pytest.approx(256e9 / (4 * 10 * 2 * 256 * 2), rel=0.01)
+    found = dse.hits("h100", "qwen3.6-35b-a3b", ["fp8"], sessions=16, tp=2, **HOST)
+    assert found.rows[0]["host_tokens"] == pytest.approx(256e9 / (4 * 10 * 2 * 256 * 2), rel=0.01)
+    # of which a prompt needs the last alone: its keys and values come back
+    assert found.servers[0].token_bytes == pytest.approx(10 * 2 * 256 * 2, rel=0.01)
+
+
+def test_a_server_of_fewer_requests_has_a_larger_pool():
+    """1,024 rows of 248,320 logits of 14 bytes are 3.6 GB, 256 of them 0.9: 2.7 GB more for keys and values."""
+    asked = {"sessions": 16, "tp": 2, "gpu_memory_utilization": 0.55}
+    plain, fewer = (
+        dse.hits("h100", "qwen3.6-35b-a3b", ["fp16"], **asked, **limit) for limit in ({}, {"max_num_seqs": 256})
+    )
+    more_bytes = fewer.servers[0].result["free_bytes"] - plain.servers[0].result["free_bytes"]
+    assert more_bytes == pytest.approx(768 * 248_320 * 14, rel=0.2)  # other activations fill a part of it
+    assert fewer.rows[0]["pool_tokens"] > plain.rows[0]["pool_tokens"]
+
+
+def test_each_group_of_requests_has_a_pool():
+    """DeepSeek-V3 keeps 61 x 576 x 2 = 70,272 bytes a token on each device; eight have a pool each."""
+    asked = {"sessions": 64, "tp": 8, "ep": 8, "dp_attention": True, "weights": "fp8", "max_num_seqs": 64}
+    found = dse.hits("h200", "deepseek-v3", ["fp16"], **asked, **HOST)
+    free_bytes = found.servers[0].result["free_bytes"]
+    assert found.rows[0]["pool_tokens"] == pytest.approx(8 * free_bytes / 70_272, rel=1e-3)
+    assert found.rows[0]["host_tokens"] == pytest.approx(8 * 256e9 / 70_272, rel=1e-3)
 
 
 def trace(folder, rows):
@@ -148,7 +170,7 @@ def test_a_trace_on_a_full_server(tmp_path):
     file = trace(tmp_path, [(0, 1000, 10, [1, 2]), (5, 1000, 10, [1, 3]), (9, 1000, 10, [4, 5])])
     answer = dse.hits("h200", "qwen3-32b", ["fp8"], trace=file)
     assert answer.endless_rate == pytest.approx(512 / 3000)
-    assert [row["saved_tokens"] for row in answer.rows] == pytest.approx([512 / 3] * 2)
+    assert [row["hit_rate"] for row in answer.rows] == pytest.approx([512 / 3000] * 2)
     assert answer.rows[0]["agents"] is None
 
 
