@@ -111,6 +111,12 @@ class FormatServer:
         """Tokens that host memory keeps behind the pool."""
         return self.host.capacity_bytes / self.host_token_bytes if self.host and self.host_token_bytes else 0.0
 
+    @property
+    def link_tokens_per_s(self) -> float:
+        """Tokens a second that come back from host memory."""
+        assert self.host
+        return self.host.bandwidth_bytes_per_s / self.token_bytes
+
     def served(self, hits: Hits, load: PromptLoad, pool_tokens: float, behind_tokens: float = 0.0) -> dict[str, Any]:
         """Means over requests of a server with so large a pool, by column; of a pool that holds no request, None.
 
@@ -124,9 +130,7 @@ class FormatServer:
         )
         found, squared, own_squared = hits.moments[behind]
         from_host = found - hits.moments[on_device][0]
-        load_s = 0.0
-        if self.host and from_host > 0:
-            load_s = self.host.start_s + from_host * self.token_bytes / self.host.bandwidth_bytes_per_s
+        load_s = self.host.start_s + from_host / self.link_tokens_per_s if self.host and from_host > 0 else 0.0
         shared = agents.shared_tokens if agents and self.keeps_prefixes else 0
         own_tokens = moments.mean_input_tokens + moments.mean_output_tokens - shared
         fitting = max(int((pool_tokens - shared) // own_tokens), 0) * load.n_groups
@@ -148,7 +152,7 @@ class FormatServer:
         if server.places:
             numbers = _in_loop(server, agents) if agents else _row(server.full, float(server.places))
         is_full = (numbers["running"] or 0.0) >= FULL_SHARE * fitting > 0
-        return {"hit_rate": found / moments.mean_input_tokens, "is_full": is_full, **numbers}
+        return {"hit_rate": found / moments.mean_input_tokens, "saved_tokens": found, "is_full": is_full, **numbers}
 
 
 def _row(full: ServerResults, running: float, waits_s: float = 0.0, waiting: float = 0.0) -> dict[str, Any]:
@@ -315,9 +319,7 @@ class HitsByFormat(QuestionAnswer):
         if self.servers[0].pool_tokens == 0:
             return pd.DataFrame(columns=CURVE)
         plain, factors = self.servers[0], POOL_FACTORS
-        best = self.best  # beside 16 bits it, then those of most requests per second
-        ranked = [self.rows[0], *sorted(self.rows[1:], key=lambda row: row is not best)]
-        drawn = {row["name"] for row in ranked[:MOST_DRAWN]}
+        drawn = {row["name"] for row in (self.rows[0], *_drawn(self.rows[1:], self.best))}
         chosen = [server for server in self.servers if server.design.name in drawn and server.pool_tokens]
         made = _hits_of(chosen, self.load, factors)
         rows: list[dict[str, Any]] = []
@@ -340,6 +342,12 @@ class HitsByFormat(QuestionAnswer):
                     }
                 )
         return pd.DataFrame(rows, columns=CURVE)
+
+
+def _drawn(rows: Sequence[dict[str, Any]], best: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """The formats of a figure: the best, then those of most requests per second."""
+    ranked = sorted(rows, key=lambda row: (row is not best, -(row["requests_per_s"] or 0.0)))
+    return ranked[: MOST_DRAWN - 1]
 
 
 def _pays(row: Mapping[str, Any], plain: Mapping[str, Any]) -> bool:
@@ -515,6 +523,7 @@ def _host_row(
         return {}
     point = Point(server.design.device, server.design.plan, replace(server.work, max_model_len=None))
     beginning = Beginning(point, server.host.bandwidth_bytes_per_s, server.host.start_s)
+    first = beginning.fetched_from() if server.pool_tokens else None
     rate, before = with_host["requests_per_s"], numbers["requests_per_s"]
     return {
         "host_tokens": server.host_tokens * n_groups,
@@ -522,7 +531,7 @@ def _host_row(
         "host_ttft_s": with_host["ttft_s"],
         "host_requests_per_s": rate,
         "host_gain": rate / before if rate and before else None,
-        "fetch_from_tokens": beginning.fetched_from() if server.pool_tokens else None,
+        "fetch_from_tokens": first and -(-first // server.page_tokens) * server.page_tokens,  # whole blocks come back
     }
 
 

@@ -23,7 +23,7 @@ def test_signs(told, measured, sign):
 
 
 def test_questions_share_documents(tmp_path):
-    """Five questions about one document of 512 tokens: two blocks of 256 alike, a third of 100 tokens each one's own."""
+    """Five questions about one document of 512 tokens: two blocks of 256 alike, a third of 100 tokens is its own."""
     requests = block_traces.read(documents(tmp_path / "trace.jsonl", 1, 512, 100, 8, 5))
     ids = requests.blocks.ids.reshape(5, 3)
     assert (requests.input_tokens == 612).all()
