@@ -70,7 +70,7 @@ COLUMNS = (
 )
 
 
-class Gain(NamedTuple):
+class TierGain(NamedTuple):
     """Requests a second of an arm and of the one without it, told and measured, all servers together."""
 
     set: str
@@ -103,7 +103,7 @@ def documents(file: Path, n_documents: int, n_tokens: int, question: int, answer
     return str(file)
 
 
-def of_agents(rows: list[dict[str, str]]) -> Iterator[Gain]:
+def of_agents(rows: list[dict[str, str]]) -> Iterator[TierGain]:
     """Ladders of sessions on Qwen3.6-35B-A3B, two H100 a server (sets D and D2)."""
     told: dict[tuple[int, str], dict[str, Any]] = {}
     base = {_cell(row): float(row["requests_per_s"]) for row in rows if row["arm"] == "device only"}
@@ -117,14 +117,14 @@ def of_agents(rows: list[dict[str, str]]) -> Iterator[Gain]:
             told[n, row["arm"]] = dse.hits("h100", "qwen3.6-35b-a3b", **asked).rows[0]
         one, load = told[n, row["arm"]], f"{sessions} sessions, {n} a server"
         rates = (gpus / 2 * one["requests_per_s"], base[_cell(row)], gpus / 2 * one["host_requests_per_s"])
-        yield Gain(row["set"], gpus, load, row["arm"], *rates, float(row["requests_per_s"]))
+        yield TierGain(row["set"], gpus, load, row["arm"], *rates, float(row["requests_per_s"]))
 
 
 def _cell(row: dict[str, str]) -> tuple[str, str, str]:
     return row["set"], row["n_gpus"], row["load"]
 
 
-def of_documents(rows: list[dict[str, str]], folder: Path) -> Iterator[Gain]:
+def of_documents(rows: list[dict[str, str]], folder: Path) -> Iterator[TierGain]:
     """Questions about 50 documents on Llama-3.3-70B, four servers of four H100 (set C): a file system behind 20 GB."""
     for n_tokens in (50_000, 70_000):
         trace = documents(folder / "documents.jsonl", 50, n_tokens - n_tokens % 256, 256, 1024, 675)
@@ -135,10 +135,12 @@ def of_documents(rows: list[dict[str, str]], folder: Path) -> Iterator[Gain]:
         told = [4 * answer.rows[0]["host_requests_per_s"] for answer in answers]
         here = [row for row in rows if f"{n_tokens:,} prefix" in row["workload"]]
         measured = [float(row["output_tokens_per_s"]) / 1024 for row in here]
-        yield Gain("C", 16, f"{n_tokens:,}-token documents", here[1]["arm"], told[0], measured[0], told[1], measured[1])
+        yield TierGain(
+            "C", 16, f"{n_tokens:,}-token documents", here[1]["arm"], told[0], measured[0], told[1], measured[1]
+        )
 
 
-def at_rates(rows: list[dict[str, str]], folder: Path) -> Iterator[Gain]:
+def at_rates(rows: list[dict[str, str]], folder: Path) -> Iterator[TierGain]:
     """Rates of questions about documents on gpt-oss-120b, 16 servers of one H100 (set A)."""
     trace = documents(folder / "documents.jsonl", *GPT_OSS, 8_000)
     one = dse.hits("h100", "gpt-oss-120b", ["fp16"], trace=trace, host_cache=10**12, host_link="50 GB/s").rows[0]
@@ -146,7 +148,9 @@ def at_rates(rows: list[dict[str, str]], folder: Path) -> Iterator[Gain]:
     for load in loads:
         pair = {row["arm"]: float(row["output_tokens_per_s"]) / GPT_OSS[-1] for row in rows if row["load"] == load}
         told = [min(float(load), 16 * one[name]) for name in ("requests_per_s", "host_requests_per_s")]
-        yield Gain("A", 16, f"{load} req/s", "host memory", told[0], pair["device only"], told[1], pair["host memory"])
+        yield TierGain(
+            "A", 16, f"{load} req/s", "host memory", told[0], pair["device only"], told[1], pair["host memory"]
+        )
 
 
 def crossing(rows: list[dict[str, str]]) -> str:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from calibration.tier_errors import Gain, documents
+from calibration.tier_errors import TierGain, documents
 from dse.serving import block_traces
 
 
@@ -17,7 +17,7 @@ from dse.serving import block_traces
     ],
 )
 def test_signs(told, measured, sign):
-    row = Gain("D", 8, "64 sessions", "host memory", 2.0, 4.0, 2.0 * told, 4.0 * measured).row()
+    row = TierGain("D", 8, "64 sessions", "host memory", 2.0, 4.0, 2.0 * told, 4.0 * measured).row()
     assert row["sign"] == sign
     assert row["level"] == pytest.approx(told / measured)
 
