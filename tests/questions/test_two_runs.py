@@ -89,6 +89,14 @@ def test_the_runs_of_a_command_are_what_calibrate_server_takes(run, tmp_path):
     assert "vllm, fp8, tp 2" in out
 
 
+@pytest.mark.parametrize("ends", [(1.3, 1.5), (0.6, 0.7)])
+def test_no_runs_where_the_better_design_is_known(ends):
+    """Surer than 99 %, and less than 1 %."""
+    gain = gain_within(*ends)
+    assert not 0.01 <= gain.sure <= 0.99
+    assert two_runs(ROW, ROW, ("a", "b"), gain) is None
+
+
 def drawn(gain, n=400_000):
     """The share of draws in which a measured gain lies on the side on which the true one does."""
     rng = np.random.default_rng(7)

@@ -39,7 +39,7 @@ ASSUMED_TITLES = {
     "nearest_kernels": "kernels of another release or format",
     "nearest_release": "times of the nearest measured release",
     "no_kernel": "a kernel that nobody is known to have",
-    "own_server": "your own measurements, at other loads",
+    "own_server": "your own measurements at other loads",
     "quantize_rate": "rate of packing",
     "reached_rates": "shares of peaks that measured devices reach",
     "server_memory": "memory that the server keeps for itself",
