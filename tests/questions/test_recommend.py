@@ -275,14 +275,14 @@ class TestPrices:
         )
         assert prices.prices_of({"h100": device})["h100"].usd_per_hour(1, 1) == device.usd_per_hour.si
 
-
     def test_devices_without_a_list_price_are_left_out(self, run):
         asked = "recommend --model qwen3-8b --devices h200,h100 --rate 1 --cloud aws --engines vllm --quantizers fp16"
         status, text, err = run(*asked.split())
         assert status == 0
         assert "left out, as aws has no list price of them here: h200: add --price h200=USD" in err
-        assert "h100 1 for 6.88 (p5.4xlarge), 8 for 55.04 (p5.48xlarge) USD (list price of aws, us-east-1," in text.replace(
-            "\n", " "
+        assert (
+            "h100 1 for 6.88 (p5.4xlarge), 8 for 55.04 (p5.48xlarge) USD (list price of aws, us-east-1,"
+            in text.replace("\n", " ")
         )
 
 

@@ -94,7 +94,7 @@ def test_no_runs_where_the_better_design_is_known(ends):
     """Surer than 99 %, and less than 1 %."""
     gain = gain_within(*ends)
     assert not 0.01 <= gain.sure <= 0.99
-    assert two_runs(ROW, ROW, ("a", "b"), gain) is None
+    assert two_runs(DESIGN, DESIGN, ("a", "b"), gain) is None
 
 
 def drawn(gain, n=400_000):
