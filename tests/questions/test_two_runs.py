@@ -85,8 +85,8 @@ def test_the_runs_of_a_command_are_what_calibrate_server_takes(run, tmp_path):
     words[-1] = tmp_path / "own.toml"
     code, out, err = run(*words[1:])
     assert code == 0, err
-    assert "vllm, fp8, pp 2" in out
-    assert "vllm, fp8, tp 2" in out
+    assert "vllm, fp8, fp8 KV, pp 2" in out
+    assert "vllm, fp8, fp8 KV, tp 2" in out
 
 
 @pytest.mark.parametrize("ends", [(1.3, 1.5), (0.6, 0.7)])
