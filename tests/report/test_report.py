@@ -319,7 +319,7 @@ def test_the_first_page_says_in_how_many_cases_a_format_pays(compared):
         ("llama3.1-8b", "H100", "fp8", "pays"),
         ("gpt-oss-20b", "H100", "fp8", "may pay"),
     }
-    assert "server_memory" in " ".join(compared.limits())
+    assert "memory that the server keeps for itself" in " ".join(compared.limits())
 
 
 def test_a_case_that_cannot_be_told_is_named():
