@@ -1728,7 +1728,7 @@ def recommend(
     budget: Most USD an hour.
     max_drop: No KV format whose scores may drop by more, as published; default: none that may drop by
         more than 12 %, unless --quantizers names it.
-    engines: Engines to choose from; default: vllm, sglang and trtllm.
+    engines: Engines to choose from; default: vllm, sglang, trtllm.
     quantizers: KV quantizers to choose from; default: fp16 and all that the engine runs there for the
         model.
     cloud: List prices of this cloud, by whole instance; default: the prices of device files.
@@ -1852,10 +1852,10 @@ def scores(quantizers: Sequence[str] = (), *, model: str | None = None, measured
     """Find published scores of KV formats beside those of 16 bits in the same setup, by family of tasks.
 
     Of the model where there are some, else of its series, else of other models; the drop of scores, and beside it the
-    rise of perplexity, with a 95 % interval, and "cannot be told" where too little was printed. Short answers hide a
-    drop: look at the longest task that you run.
-    Without a format: all that have scores. With --measured: perplexity, divergence and agreement of SmolLM2-135M with
-    each format in the loop, on four texts, or with a token policy such as snapkv:budget=64 behind a prompt of 256.
+    rise of perplexity, with a 95 % interval, and "not known" where too little was printed. Short answers hide a drop:
+    look at the longest task that you run. Without a format: all that have scores, of the model where one is given. With
+    --measured: perplexity, divergence and agreement of SmolLM2-135M with each format in the loop, on four texts, or
+    with a token policy such as snapkv:budget=64 behind a prompt of 256.
 
     quantizers: KV quantizers, or formats by their published names.
     model: A model by name, such as qwen3-30b-a3b.

@@ -95,6 +95,9 @@ def asked(cls: type[Operation], given: Mapping[str, Any]) -> Operation:
     if missing := [name for name, (_, is_needed) in taken.items() if is_needed and name not in values]:
         raise InputError(f"{missing[0]} is missing: {taken[missing[0]][0].help}")
     operation = asked_of(cls, signature_of(cls), (), values)
+    for name in taken:
+        if taken[name][0].is_argument and values.get(name) == "-":
+            raise InputError(f"{name} = -: standard input has the requests of the agent: give the text, or a file")
     if problem := operation.lacking():
         raise InputError(problem)
     return operation

@@ -57,6 +57,7 @@ FIELDS = [(tool, name) for tool, cls in TOOLS.items() for name in agents.fields(
 REFUSED = (
     ("point", {"device": "h20o", "model": "qwen3-32b"}, "unknown device 'h20o': did you mean h20, h200?"),
     ("point", LEAST["point"] | {"batch": 0}, "batch = 0: must be a whole number from 1 to 16,777,216"),
+    ("check_log", {"log": "-"}, "log = -: standard input has the requests of the agent"),
     ("point", LEAST["point"] | {"batch": "many"}, "batch = 'many': must be a whole number, such as 64"),
     ("point", LEAST["point"] | {"batch": 1.5}, "batch = '1.5': must be a whole number, such as 64"),
     ("point", LEAST["point"] | {"batch": True}, "batch = True: must be of type integer"),

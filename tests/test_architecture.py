@@ -26,6 +26,7 @@ def test_imports_point_down(monkeypatch):
     from importlinter.cli import EXIT_STATUS_SUCCESS, lint_imports
 
     monkeypatch.chdir(ROOT)
+    monkeypatch.setattr("importlinter.cli._configure_logging", lambda verbose: None)  # it disables all loggers that are
     assert lint_imports(no_cache=True) == EXIT_STATUS_SUCCESS
 
 

@@ -10,7 +10,7 @@ from urllib.parse import urljoin
 import pandas as pd
 import streamlit as st
 
-from dse.explorer import clipboard, export, figure, names, request
+from dse.explorer import clipboard, export, figure, request
 from dse.explorer.widgets import escaped
 from dse.figures.drawing.chart import Chart
 from dse.figures.drawing.layout import REPORT, Page
@@ -83,7 +83,7 @@ def show(
         **options,
     )
     if chart.notes:
-        st.caption(escaped(names.spoken(" ".join(chart.notes))))
+        st.caption(escaped(" ".join(chart.notes)))
     with st.container(horizontal=True):
         box = st.popover("Command line, Python, downloads", key=f"{name} beside", on_change="rerun")
         if st.button("Export…", key=f"{name} export", help="Another size, other words, with a preview."):

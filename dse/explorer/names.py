@@ -1,8 +1,6 @@
 """Columns as headings and options name them, with the units that pages show."""
 
-import re
 from collections.abc import Iterable
-from functools import partial
 
 from dse.model import results
 from dse.model.results import RESULT_UNITS
@@ -24,12 +22,6 @@ def heading(name: str, unit: str) -> str:
 def titled(name: str) -> str:
     """`heading` of a result or a number of a device that is varied."""
     return heading(name, RESULT_UNITS.get(name, {"memory_bandwidth": "B/s", "memory_capacity": "B"}.get(name, "")))
-
-
-def spoken(text: str) -> str:
-    """A text in which the assumed numbers that something rests on are words: kernel launch, not kernel_launch."""
-    said = partial(re.sub, r"\w+", lambda match: results.title(match[0]).replace("_", " "))
-    return re.sub(r"(?<=Rests on assumed numbers: )[^.]*", lambda match: said(match[0]), text)
 
 
 def column(text: str, known: Iterable[str]) -> str:

@@ -82,7 +82,12 @@ def _known_by(points: Sequence[MeasuredPoint], server: Mapping[str, Any]) -> tup
 
 def as_server(point: MeasuredPoint) -> dict[str, Any]:
     """Describe the server of a point as results do, for `shared`; all points of a file have one model and device."""
-    return {**point.model_dump(exclude={"id", "measured_over_predicted"}), "model": "", "device": "", **_MEASURED}
+    return {
+        **point.model_dump(exclude={"id", "quantizer", "measured_over_predicted"}),
+        "model": "",
+        "device": "",
+        **_MEASURED,
+    }
 
 
 #: where times of a point come from, for `shared`

@@ -9,6 +9,7 @@ from dse.core.errors import InputError
 from dse.core.field import NAMES, NUMBER, PERCENT, SHARES, SWITCH, TOKENS, WHOLE, WHOLES
 from dse.operations.declare import SILENT, Console, argument, operation, option, work
 from dse.operations.shared import (
+    TRAFFIC,
     Device,
     Model,
     OnDesign,
@@ -24,7 +25,7 @@ from dse.operations.shared import (
     model_option,
     several,
 )
-from dse.specs.workload import DEPLOYMENT, MAX_BATCH, MAX_DEVICES, MAX_INPUT_TOKENS, MEMORY, TIMING, Workload
+from dse.specs.workload import MAX_BATCH, MAX_DEVICES, MAX_INPUT_TOKENS, MOST_DEVICES, Workload
 
 if TYPE_CHECKING:
     from dse.questions.best_map import BestMap
@@ -428,20 +429,7 @@ class FindHits(OnDevice, WithHost, WithWorkload, Sourced, WithFigure):
         metavar="A,B",
     )
     workload: Workload = work(
-        only=(
-            "batch",
-            "max_num_seqs",
-            "admission",
-            "page_tokens",
-            "batching",
-            "weights_bits",
-            "weights",
-            "activation_bits",
-            "dequant_path",
-            *MEMORY,
-            *DEPLOYMENT,
-            *TIMING,
-        ),
+        only=TRAFFIC,
         helps={"batch": "Most requests that run at once; default: as many as the server takes."},
         takes_all=False,
     )
@@ -569,7 +557,10 @@ class SplitOverDevices(OnDesign, Printed):
     """
 
     most: int | None = option(
-        None, "Devices at most; default: 16, or fewer where the device's file says so.", WHOLE, unit="device"
+        None,
+        f"Devices at most; default: {MOST_DEVICES}, or fewer where the device's file says so.",
+        WHOLE,
+        unit="device",
     )
     any_size: bool = option(False, "Try other sizes than 1, 2, 4, 8 and whole servers of 8 too.", SWITCH, name="any")
     workload: Workload = work(searched=dict.fromkeys(("tp", "pp", "pp_batches"), "most"))

@@ -23,7 +23,7 @@ from dse.operations.shared import (
     model_option,
     several,
 )
-from dse.specs.workload import MAX_BATCH, MAX_DEVICES, Workload
+from dse.specs.workload import MAX_BATCH, MAX_DEVICES, MOST_DEVICES, SEARCHED_ENGINES, USUAL_DROP, Workload
 
 if TYPE_CHECKING:
     from dse.questions.recommend import Recommendation
@@ -90,13 +90,13 @@ class Recommend(AssumesLike, WithLimits, Sourced, WithFigure):
     budget: str | None = option(None, "Most USD an hour.", metavar="40/h")
     max_drop: float | None = option(
         None,
-        "No KV format whose scores may drop by more, as published; default: none that may drop by more than 12 %, "
-        "unless --quantizers names it.",
+        "No KV format whose scores may drop by more, as published; default: none that may drop by more than "
+        f"{100 * USUAL_DROP:g} %, unless --quantizers names it.",
         PERCENT,
         metavar="1%",
     )
     engines: Sequence[str] | None = option(
-        None, "Engines to choose from; default: vllm, sglang and trtllm.", NAMES, metavar="A,B"
+        None, f"Engines to choose from; default: {', '.join(SEARCHED_ENGINES)}.", NAMES, metavar="A,B"
     )
     quantizers: Sequence[str] | None = option(
         None,
@@ -112,7 +112,7 @@ class Recommend(AssumesLike, WithLimits, Sourced, WithFigure):
         (), "A price of your own, USD an hour of a device.", metavar="h100=2.1", is_repeated=True
     )
     most: int | None = option(
-        None, "Devices of one server at most; default: 16.", WHOLE, unit="device", low=1, high=MAX_DEVICES
+        None, f"Devices of one server at most; default: {MOST_DEVICES}.", WHOLE, unit="device", low=1, high=MAX_DEVICES
     )
     check: str | None = option(
         None,
@@ -151,7 +151,7 @@ class Recommend(AssumesLike, WithLimits, Sourced, WithFigure):
         """The deployments that hold the load within the limits; of a plan what became of it."""
         if self.check:
             return self._checked(self.check)
-        from dse.questions import demand, grid, layouts, recommend, search
+        from dse.questions import demand, grid, recommend, search
         from dse.questions.changes import changes
         from dse.specs import prices
         from dse.specs.measurements import CLOSED
@@ -161,6 +161,11 @@ class Recommend(AssumesLike, WithLimits, Sourced, WithFigure):
         devices, counts = self._hardware()
         if not devices:
             raise InputError("devices is missing: name those to choose from, such as h100 or 8xh200")
+        priced = prices.prices_of(devices, self.cloud, prices.own(several(self.price)))
+        if unpriced := [name for name in devices if name not in priced]:
+            add = f"add --price {unpriced[0]}=USD, an hour of a device"
+            console.say(f"left out, as {self.cloud} has no list price of them here: {', '.join(unpriced)}: {add}")
+            devices = {name: devices[name] for name in priced}
         said, left_out = self._said(next(iter(devices.values())))
         model, work = self.model or said.get("model"), self.workload
         if not model:
@@ -168,9 +173,12 @@ class Recommend(AssumesLike, WithLimits, Sourced, WithFigure):
         if said.get("weights") and work.weights is None:
             work = replace(work, weights=said["weights"])
         if self.rate is None and self.requests is None and len(counts) < len(devices):
-            raise InputError("rate is missing: give --rate, --requests, or how many devices there are (8xh200)")
+            name = next(name for name in devices if name not in counts)
+            raise InputError(
+                "rate is missing: say the load, such as --rate 5 (a second) or --requests 64 (at all times), or how "
+                f"many devices there are to fill, such as --devices 8x{name}"
+            )
         limits_s, budget_usd = self.limits_s(self.workload.output_tokens), self._budget_usd()
-        priced = prices.prices_of(devices, self.cloud, prices.own(several(self.price)))
         least = min(price.usd_per_hour(1, 1) for price in priced.values())
         if budget_usd < least:
             raise InputError(f"budget = {show(self.budget)}: one device costs {least:,.4g} USD an hour: give more")
@@ -179,7 +187,7 @@ class Recommend(AssumesLike, WithLimits, Sourced, WithFigure):
         choices = grid.Choices(
             engines=None if self.engines is None else tuple(several(self.engines)),
             quantizers=None if self.quantizers is None else tuple(several(self.quantizers)),
-            most=self.most or layouts.MOST_DEVICES,
+            most=self.most or MOST_DEVICES,
             any_size=self.any_size,
             max_drop_frac=self.max_drop,
             bits=self.source() or CLOSED,

@@ -17,10 +17,10 @@ class FindScores(Printed):
     """Find published scores of KV formats beside those of 16 bits in the same setup, by family of tasks.
 
     Of the model where there are some, else of its series, else of other models; the drop of scores, and beside it the
-    rise of perplexity, with a 95 % interval, and "cannot be told" where too little was printed. Short answers hide a
-    drop: look at the longest task that you run.
-    Without a format: all that have scores. With --measured: perplexity, divergence and agreement of SmolLM2-135M with
-    each format in the loop, on four texts, or with a token policy such as snapkv:budget=64 behind a prompt of 256.
+    rise of perplexity, with a 95 % interval, and "not known" where too little was printed. Short answers hide a drop:
+    look at the longest task that you run. Without a format: all that have scores, of the model where one is given. With
+    --measured: perplexity, divergence and agreement of SmolLM2-135M with each format in the loop, on four texts, or
+    with a token policy such as snapkv:budget=64 behind a prompt of 256.
 
     >>> dse.scores("fp8", model="llama3.1-8b")[0]["of"]
     'llama3.1-8b'
@@ -49,10 +49,8 @@ class FindScores(Printed):
                 "measured: is of the sample model: takes --quantizers alone, such as dse scores --quantizers fp8 "
                 "--measured"
             )
-        if not names and self.model is not None:
-            raise InputError("quantizers is missing: give some with --quantizers: `dse scores` lists them")
         if not names:
-            return scores.overview()
+            return scores.overview(self.model)
 
         def found(name: str) -> list[dict[str, Any]]:
             if self.measured:
@@ -71,7 +69,7 @@ class FindScores(Printed):
         from dse.questions import scores
 
         if not several(self.quantizers):
-            return scores.overview_text(outcome)
+            return scores.overview_text(outcome, self.model)
         parts = []
         for name in several(self.quantizers):
             rows = [row for row in outcome if row["quantizer"] == name]

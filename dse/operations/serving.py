@@ -12,6 +12,7 @@ from dse.core.field import TOKENS, WHOLE, WHOLES
 from dse.operations.declare import SILENT, Console, argument, operation, option, work
 from dse.operations.shared import (
     OUTPUT,
+    TRAFFIC,
     AssumesLike,
     Device,
     Model,
@@ -81,23 +82,7 @@ class SimulateServing(OnDesign, WithHost, Printed):
     )
     seed: int = option(1, "Of lengths and arrivals.", WHOLE)
     workload: Workload = work(
-        only=(
-            "input_tokens",
-            "output_tokens",
-            "prefix_tokens",
-            "samples",
-            "batch",
-            "admission",
-            "page_tokens",
-            "batching",
-            "weights_bits",
-            "weights",
-            "activation_bits",
-            "dequant_path",
-            *MEMORY,
-            *DEPLOYMENT,
-            *TIMING,
-        ),
+        only=("input_tokens", "output_tokens", "prefix_tokens", "samples", *TRAFFIC),
         helps={
             "batching": "static: until the longest answer ends; continuous: replaced at once, prompts computed whole; "
             "chunked: parts of prompts beside what decodes; steps of up to --prompt-budget tokens; default: as the "

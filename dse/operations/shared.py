@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from dse.core.errors import InputError, show
 from dse.core.field import BYTES, SWITCH
 from dse.operations.declare import Console, Operation, operation, option, work, work_field
-from dse.specs.workload import Workload
+from dse.specs.workload import DEPLOYMENT, MEMORY, TIMING, Workload
 
 if TYPE_CHECKING:
     from dse.model.kv_layout import KvPlan
@@ -76,6 +76,23 @@ def _spec(name: str, given: Any, load: Callable[[str], Any]) -> Any:
     if isinstance(given, list | tuple | set | dict | int | float) or given is None:
         raise InputError(f"{name} = {show(given)}: must be one name or file, or what dse.{name}() gives")
     return load(str(given)) if isinstance(given, str | Path) else given
+
+
+#: fields of a workload by which requests come and are served one by one
+TRAFFIC = (
+    "batch",
+    "max_num_seqs",
+    "admission",
+    "page_tokens",
+    "batching",
+    "weights_bits",
+    "weights",
+    "activation_bits",
+    "dequant_path",
+    *MEMORY,
+    *DEPLOYMENT,
+    *TIMING,
+)
 
 
 def hardware(device: Device) -> HardwareSpec:

@@ -84,7 +84,8 @@ def changes(line: str, said: Mapping[str, Any], left_out: Sequence[str], found: 
     first = found.grid.servers[0]
     device, model, work = first.design.device, first.design.plan.model, first.work
     plain = layouts.on_one_device(work, stack=None)
-    own = {name: value for name, value in said.items() if name in vars(work) and name != "weights"}
+    own = {name: value for name, value in said.items() if name in vars(work)}
+    own.setdefault("weights", None)  # as released, whatever --weights says
     today_work = replace(plain, **own)
     formats = str(said.get("quantizer", "fp16")), str(said.get("value_quantizer", ""))
     design = common.design(device, model, *formats, bits)
@@ -110,7 +111,11 @@ def changes(line: str, said: Mapping[str, Any], left_out: Sequence[str], found: 
         if any(getattr(today_work, name) != value for name, value in split.items()):
             words = [layouts.words(vars(one)) or "one device" for one in (today_work, target.work)]
             single.append(tried(" -> ".join(words), **split))
-        others = [name for name in own if name not in (*layouts.SPLIT, "stack") and own[name] != getattr(work, name)]
+        weights = [one.of_model(model).weights_text for one in (today_work, target.work)]
+        if weights[0] != weights[1]:
+            single.append(tried(" -> ".join(weights), weights=work.weights))
+        told = (*layouts.SPLIT, "stack", "weights")
+        others = [name for name in own if name not in told and own[name] != getattr(work, name)]
         if others:
             flags = ", ".join(f"--{ASKED[name].name}" for name in others)
             single.append(tried(f"without {flags}", **{name: getattr(work, name) for name in others}))

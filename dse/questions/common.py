@@ -14,7 +14,7 @@ from dse.model.compare import Case
 from dse.model.kv_layout import KvPlan
 from dse.model.point import Point
 from dse.model.records import Design
-from dse.model.results import RESULT_UNITS, assumed_behind, shown_unit, title
+from dse.model.results import RESULT_UNITS, assumed_behind, rests_on, shown_unit, title
 from dse.model.uncertainty import Gain
 from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
@@ -340,4 +340,4 @@ def assumption_text(results: Iterable[Result], measure: Measure) -> str:
     of = [(result, result["assumptions"]) for result in results]  # of a table's rows they are a text
     lists = [(result, told.split(", ") if isinstance(told, str) else told) for result, told in of]
     kept = sorted({name for result, told in lists for name in assumed_behind(measure.column, told, result) if name})
-    return f"Rests on assumed numbers: {', '.join(kept)}." if kept else "Rests on no assumed number."
+    return rests_on(kept)

@@ -34,7 +34,7 @@ from dse.questions.measured_fronts import MeasuredFront, measured_front
 from dse.questions.two_runs import TwoRuns, two_runs
 from dse.specs import collectives
 from dse.specs.device_and_model import HardwareSpec
-from dse.specs.workload import MAX_DEVICES, Workload
+from dse.specs.workload import MAX_DEVICES, MOST_DEVICES, Workload
 
 #: results that an answer tells of each split
 TOLD = (
@@ -76,7 +76,7 @@ class Devices(QuestionAnswer):
     splits: tuple[dict[str, Any], ...]
     #: how much faster the answer is than the likeliest rival split on as many devices; None where there is none
     sure: Gain | None = None
-    #: why no more devices are tried, where fewer than `layouts.MOST_DEVICES` are by the device's file; else ""
+    #: why no more devices are tried, where fewer than `MOST_DEVICES` are by the device's file; else ""
     note: str = ""
     #: the split on as many devices that is likeliest to be faster after all, where the chance is not small
     runner_up: dict[str, Any] | None = None
@@ -210,7 +210,7 @@ def devices(
     """
     note = ""
     if most is None:
-        most, lacks = collectives.most_devices(device, layouts.MOST_DEVICES)
+        most, lacks = collectives.most_devices(device, MOST_DEVICES)
         note = f"Up to {most} {'devices' if most > 1 else 'device'}: {lacks}." if lacks else ""
     elif isinstance(most, bool) or not 1 <= most <= MAX_DEVICES:
         raise InputError(f"most = {show(most)}: must be a whole number of devices from 1 to {MAX_DEVICES:,}")

@@ -15,7 +15,7 @@ from dse.model import quality, starts, uncertainty
 from dse.model.compare import Comparison
 from dse.model.generation import MANY_GROUPS
 from dse.model.point import Point
-from dse.model.results import title
+from dse.model.results import assumed_title, title
 from dse.model.uncertainty import Gain
 from dse.questions import common, crossing, engine_formats
 from dse.questions.common import NAMED_FROM, THROUGHPUT, Candidate, QuestionAnswer, Result, competes, sure_text
@@ -30,16 +30,16 @@ from dse.specs.workload import Workload
 PLAIN = engine_formats.PLAIN
 #: every batch up to this one, and every prompt, are searched for where the best format begins to pay
 LAST_BATCH, LAST_INPUT = 256, 32_768
-#: assumptions under which the kernels of a format's keys and values are not measured ones -> what is assumed
-UNMEASURED = {
-    "no_kernel": "no kernel is known",
-    "implementation": "rates of its kernel",
-    "kernel_launch": "starts of its kernels",
-    "stacks_of": "kernels of another chip",
-    "nearest_kernels": "kernels of another release or format",
-    "peak_rates": "peak rates",
-    "reached_rates": "rates of measured devices",
-}
+#: assumptions under which the kernels of a format's keys and values are not measured ones
+UNMEASURED = (
+    "no_kernel",
+    "implementation",
+    "kernel_launch",
+    "stacks_of",
+    "nearest_kernels",
+    "peak_rates",
+    "reached_rates",
+)
 #: what a format brings at the batch and prompt asked for
 VERDICTS = {
     "pays": "pays",
@@ -119,7 +119,7 @@ class Format:
 def unmeasured(assumptions: str | Iterable[str]) -> tuple[str, ...]:
     """Assumptions about the kernels of keys and values, from those of a result or of a table's row."""
     names = assumptions.split(", ") if isinstance(assumptions, str) else assumptions
-    return tuple(UNMEASURED[name] for name in names if name in UNMEASURED)
+    return tuple(assumed_title(name) for name in names if name in UNMEASURED)
 
 
 class Tolerance(NamedTuple):

@@ -16,17 +16,12 @@ from dse.specs import collectives
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.measurements import CLOSED, Bits
 from dse.specs.weights import FORMATS
-from dse.specs.workload import Workload
+from dse.specs.workload import MOST_DEVICES, SEARCHED_ENGINES, USUAL_DROP, Workload
 
-#: engines that are tried where none are named and the device has measured stacks
-ENGINES = ("vllm", "sglang", "trtllm")
 #: the engine of weights that are a file
 OF_FILES = "llama.cpp"
 #: servers that a search tries at most
 MAX_SERVERS = 50_000
-#: the largest drop of scores that a format may have (upper end of its 95 % interval) which is recommended without being
-#: named, a share; assumed: FP8, the 8-bit format of all engines, has 0.11 at most
-USUAL_DROP = 0.12
 
 
 @dataclass(frozen=True)
@@ -36,7 +31,7 @@ class Choices:
     engines: tuple[str, ...] | None = None
     quantizers: tuple[str, ...] | None = None
     #: devices of a server at most, and whether in any number
-    most: int = layouts.MOST_DEVICES
+    most: int = MOST_DEVICES
     any_size: bool = False
     #: the largest drop of scores, a share; None: `USUAL_DROP`, of formats that are named any
     max_drop_frac: float | None = None
@@ -147,4 +142,4 @@ def _engines(
         return [OF_FILES]
     if work.stack or work.model_kind == "ideal":
         return [work.stack]
-    return [name for name in ENGINES if name in device.stacks] or [None]
+    return [name for name in SEARCHED_ENGINES if name in device.stacks] or [None]

@@ -14,8 +14,6 @@ from dse.specs.workload import Workload
 SHARED = ("ep", "dp_attention", "dcp")
 #: all that says how a model lies on devices
 SPLIT = ("tp", "pp", *SHARED)
-#: devices at most, where none are asked for: two nodes of eight
-MOST_DEVICES = 16
 #: stages that are tried even where they do not divide the layers
 USUAL_STAGES = (2, 4, 8)
 #: engines that share the tokens of copied KV heads

@@ -8,7 +8,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 
 from dse import data
 from dse.core import units
@@ -172,25 +172,8 @@ def shipped() -> tuple[MeasuredLayout, ...]:
 
 
 def _measured(row: Mapping[str, str]) -> MeasuredLayout:
-    limit_ms = row["tpot_limit_ms"]
-    return MeasuredLayout(
-        model=row["model"],
-        input_tokens=int(row["input_tokens"]),
-        output_tokens=int(row["output_tokens"]),
-        limit_s=float(limit_ms) * _MS if limit_ms else None,
-        device=row["device"],
-        engine=row["engine"],
-        release=row["release"],
-        month=row["month"],
-        weights=row["weights"],
-        kv=row["kv"],
-        n_devices=int(row["n_devices"]),
-        tp=int(row["tp"]),
-        pp=int(row["pp"]),
-        ep=int(row["ep"]),
-        dp_attention=row["dp_attention"] == "1",
-        source=row["source"],
-        requests=int(row["requests"]),
-        is_open=row["is_open"] == "1",
-        ratio=float(row["ratio"]),
-    )
+    """A row of the table: its columns are the fields, but for the limit in ms."""
+    limit_ms, kinds = row["tpot_limit_ms"], get_type_hints(MeasuredLayout)
+    limit_s = float(limit_ms) * _MS if limit_ms else None
+    said = {name: kinds[name](int(row[name]) if kinds[name] is bool else row[name]) for name in {*kinds} - {"limit_s"}}
+    return MeasuredLayout(limit_s=limit_s, **said)

@@ -33,6 +33,8 @@ WIDTH = 100
 AS_THE_ENGINE = "memory utilization, batched tokens, sequences at once, type of states, host memory"
 #: how much longer limits are looked at, in seconds by column
 LOOSER = {"tpot_s": 1e-3, "ttft_s": 0.1}
+#: share of the cost below which a device is as cheap: it would be printed as 0 %
+LEAST_LESS = 0.005
 #: any budget, any number of devices
 NO_BUDGET = Budget()
 #: deployments of the table
@@ -134,7 +136,7 @@ class Recommendation(QuestionAnswer):
             of = f", on each of {deployment.n_servers:,}" if deployment.n_servers > 1 else ""
             lines.append(f"{name}{of}: {_command_text(deployment)}")
         lines += ["", *self._change_lines()]
-        notes = [self._runner_up_text(), *self._more(), *self._turns(), *self._price_turns()]
+        notes = [self._runner_up_text(), *self._others(), *self._more(), *self._turns(), *self._price_turns()]
         lines += [line for note in notes if note for line in wrap(note, WIDTH)]
         lines += [self.two_runs.text()] if self.two_runs else []
         if self.other_loads:
@@ -181,8 +183,14 @@ class Recommendation(QuestionAnswer):
             said = f"Changing today's flags gives {from_today.times:.2f} times the throughput on the same devices."
         else:
             said = f"Changing today's flags saves {_usd(from_today.saves_usd)} an hour on the same devices."
+        grid = self.search.grid
+        where = f" Compared on {grid.servers[0].asked}, the first device given." if len(grid.devices) > 1 else ""
         unread = f" Not read: {', '.join(from_today.left_out)}." if from_today.left_out else ""
-        return [*wrap(said + unread, WIDTH), *aligned([[*_CHANGE, f"{_pace(self.first)} at most"], *rows], 2), ""]
+        return [
+            *wrap(said + where + unread, WIDTH),
+            *aligned([[*_CHANGE, f"{_pace(self.first)} at most"], *rows], 2),
+            "",
+        ]
 
     def _runner_up_text(self) -> str:
         first, rival = self.first, self.runner_up
@@ -191,8 +199,29 @@ class Recommendation(QuestionAnswer):
         chance = sure_text(ahead(rival, first).sure)
         return (
             f"Runner-up: {words(rival)}. It lost as it {_why_lost(rival, first, self.search.objective)}; {chance} sure "
-            "to hold more for its money after all."
+            "to hold more load for the same money after all."
         )
+
+    def _best_of(self, axis: str) -> dict[str, Fleet | None]:
+        """The best of each engine, or of each device; None where none was found, all of which the search has tried."""
+        tried = self.search.grid.engines if axis == "engine" else self.search.grid.devices
+        best: dict[str, Fleet | None] = dict.fromkeys(tried)
+        most = self.search.tried_usd * (1 + common.TIE)
+        for fleet in reversed(self.search.ranked):
+            if fleet.usd_per_hour <= most:
+                best[_tried_as(fleet)[axis]] = fleet
+        return best
+
+    def _others(self) -> list[str]:
+        """The best of each other engine and device, a line each."""
+        within = " within the limits" if self.search.demand.limits else ""
+        none = f"none that runs{within}" + (" at up to twice the cost" if self.search.tried_usd < math.inf else "")
+        lines = []
+        for axis, own in _tried_as(self.first).items():
+            best = [(name, fleet) for name, fleet in self._best_of(axis).items() if name != own]
+            said = [f"{name} {_at_best(fleet, self.search.objective) if fleet else none}" for name, fleet in best]
+            lines += [f"Other {axis}s at best: {'; '.join(said)}."] if said else []
+        return lines
 
     def _more(self) -> list[str]:
         """Gains of one more server, of longer limits, of 16-bit keys and values."""
@@ -243,18 +272,14 @@ class Recommendation(QuestionAnswer):
         """At which price of a device the answer is another, where several are compared by cost."""
         if self.search.objective != "cost" or len(self.prices) < 2 or not self.search.demand.amount:
             return []
-        best: dict[str, float] = {}
-        for deployment in self.search.ranked:
-            best.setdefault(deployment.server.asked, deployment.usd_per_hour)
         own, usd = self.first.server.asked, self.first.usd_per_hour
-        others = {name: cost for name, cost in best.items() if name != own}
+        others = {name: d.usd_per_hour for name, d in self._best_of("device").items() if d and name != own}
+        same = [name for name, cost in others.items() if cost < usd * (1 + LEAST_LESS)]
+        if same:
+            return [f"As cheap at today's prices: {', '.join(same)}."]
         said = [f"{name} costs {100 * (1 - usd / cost):.0f} % less" for name, cost in others.items()]
-        if others:
-            said.append(f"{own} {100 * (min(others.values()) / usd - 1):.0f} % more")
-        far = [name for name in self.prices if name not in best]
-        turns = f"At other prices: another device is as cheap where {' or '.join(said)}." if said else ""
-        beyond = f"{', '.join(far)}: beyond the limits or twice the cost." if far else ""
-        return [" ".join(filter(None, (turns, beyond)))]
+        said += [f"{own} {100 * (min(others.values()) / usd - 1):.0f} % more"] if others else []
+        return [f"At other prices: another device is as cheap where {' or '.join(said)}."] if said else []
 
     def _other_rows(self) -> list[dict[str, Any]]:
         return [
@@ -271,11 +296,14 @@ class Recommendation(QuestionAnswer):
         spent = f"the fastest and the roomiest cost at most {_usd(self.search.spent_usd)} an hour"
         how = self.search.demand.load.how
         said = "; ".join(filter(None, (limit, spent if self.search.demand.amount else "", how)))
+        drops = {d.server.design.name: d.results["score_drop_of"] for d in self.cards.values() if not d.server.is_exact}
+        of = [f"{name} of {of.removeprefix(f'{quality.PUBLISHED}: ')}" for name, of in drops.items() if of]
         names = self.search.grid.left_out
         left_out = f" Left out for the drop of scores, or as nobody published it: {', '.join(names)}." if names else ""
         return [
             f"Searched: {self.search.grid.text}; as the engine has them: {AS_THE_ENGINE}.{left_out}",
             *([f"{said[0].upper()}{said[1:]}."] if said else []),
+            *([f"Drops of scores, as published: {'; '.join(of)}."] if of else []),
             f"Prices an hour: {prices_text(self.prices)}.",
             common.assumption_text(rows, common.THROUGHPUT),
             common.age_text(self.first.server.point),
@@ -361,6 +389,22 @@ def words(deployment: Fleet) -> str:
     return ", ".join(filter(None, [devices, stack, f"{quantizer} keys and values", split]))
 
 
+def _tried_as(fleet: Fleet) -> dict[str, str]:
+    """The engine and the device of a deployment, as its grid names them."""
+    return {"engine": fleet.server.work.stack or "the device's", "device": fleet.server.asked}
+
+
+def _at_best(fleet: Fleet, objective: str) -> str:
+    """A deployment by what was searched."""
+    best = {
+        "cost": f"{_usd(fleet.usd_per_hour)} an hour",
+        "devices": f"{fleet.n_devices:,} devices",
+        "throughput": f"{fleet.tokens_per_s:,.0f} token/s",
+        "energy": f"{fleet.results['joules_per_token'] or math.nan:.3g} J a token",
+    }
+    return f"{best[objective]} ({words(fleet)})"
+
+
 def ahead(fleet: Fleet, other: Fleet) -> Gain:
     """The load that a fleet really holds for its money over that of another: as computed, with what is unsure of the
     rates of the two servers."""
@@ -418,7 +462,9 @@ def prices_text(prices: Mapping[str, Price]) -> str:
     by_source: dict[str, list[str]] = {}
     for name, price in prices.items():
         offers = [
-            f"{o.n_devices} for {o.usd_per_hour:,.4g}" if price.is_by_instance else f"{o.usd_per_hour:,.4g}"
+            f"{o.n_devices} for {o.usd_per_hour:,.4g} ({o.instance})"
+            if price.is_by_instance
+            else f"{o.usd_per_hour:,.4g}"
             for o in price.offers
         ]
         by_source.setdefault(price.source, []).append(f"{name} {', '.join(offers)}")
@@ -446,7 +492,8 @@ _CARD = (
     Column(
         "load", form=lambda row: f"{_three(row['load'])} of {_three(row['holds'])} ({row['load'] / row['holds']:.0%})"
     ),
-    Column("binds first", form=lambda row: f"{row['first_limit']}; steps: {row['bound']}"),
+    Column("load limited by", form=lambda row: row["first_limit"]),
+    Column("steps bound by", form=lambda row: row["bound"]),
     Column("drop of scores", form=quality.drop_text),
     Column("sure to keep limits", form=lambda row: sure_text(row["sure"])),
 )
@@ -480,24 +527,29 @@ def _nothing(found: Search) -> str:
     demand, budget, unit = found.demand, found.budget, found.demand.load.unit
     if found.found:  # it is the money, or the devices that there are
         nearest = min(found.found, key=lambda d: d.usd_per_hour)
+        within = "within the limits " if demand.limits else ""
+        usd = budget.usd_per_hour
+        most = max(budget.most_servers(d.server, found.price(d.server), usd) * d.server.holds for d in found.found)
+        less = f"or ask for {_three(0.995 * most)} {unit} at most" if most else "or ask for less"
         fits = [d for d in found.found if d.n_devices <= budget.counts.get(d.server.asked, math.inf)]
         if fits and budget.usd_per_hour < math.inf:
             nearest = min(fits, key=lambda d: d.usd_per_hour)
             return (
                 f"budget = {budget.usd_per_hour:g}/h: the cheapest that holds {_three(nearest.load)} {unit} "
-                f"within the limits costs {_usd(nearest.usd_per_hour)} an hour ({words(nearest)}): raise --budget, or "
-                "serve less"
+                f"{within}costs {_usd(nearest.usd_per_hour)} an hour ({words(nearest)}): raise --budget, {less}"
             )
         return (
-            f"devices: those that there are hold less than {_three(nearest.load)} {unit} within the limits: the "
-            f"cheapest that holds it is {words(nearest)}"
+            f"devices: those that there are hold less than {_three(nearest.load)} {unit}: the cheapest that "
+            f"holds it {within}is {words(nearest)}: give as many, {less}"
         )
     servers = [server for server in found.grid.servers if common.competes(server.fixed)]
     if not servers:
         return f"{common.NONE_RUNS}"
     if not (fitting := [server for server in servers if server.most]):
-        reason = servers[-1].point.infeasible_reason
-        return f"no layout fits: {reason}: add --most, other --devices, or --weights of fewer bits"
+        reason, asked = servers[-1].point.infeasible_reason, servers[-1].asked
+        n = budget.counts.get(asked)
+        more = f"more of them (--devices {max(2 * n, 8)}x{asked})" if n else "a larger --most"
+        return f"no layout fits: {reason}: try --weights of fewer bits (fp8, mxfp4), {more}, or other --devices"
     if not (fitting := [server for server in fitting if server.starts]):
         return f"{servers[-1].command.cannot[0]}: name another with --quantizers, or add --other-software"
     least = [(server, server.least_times) for server in fitting]
@@ -507,7 +559,8 @@ def _nothing(found: Search) -> str:
     asked = " and ".join(f"--max-{name.removesuffix('_s')} {_up(times[name])}" for name in needed)
     return (
         f"nothing surely keeps {limits_text(demand.limits)}: closest comes {words(alone)}, hardly loaded: "
-        f"{limits_text({name: times[name] for name in needed})}: use more than {asked}, the longer the fewer servers"
+        f"{limits_text({name: times[name] for name in needed})}: allow {asked} or more (longer limits take fewer "
+        "servers), shorter prompts (--input), or give faster --devices"
     )
 
 

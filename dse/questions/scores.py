@@ -5,7 +5,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from dse.core.columns import aligned
-from dse.specs import published_scores, sample_scores, tokens
+from dse.core.errors import InputError, show
+from dse.specs import catalog, published_scores, sample_scores, tokens
 from dse.specs.oaken_grid import SAMPLE
 from dse.specs.published_scores import FAMILIES, Loss, Score, published
 
@@ -46,11 +47,16 @@ def text(losses: Iterable[dict[str, Any]]) -> str:
     return "\n".join(aligned(lines, (0, 1, len(lines[0]) - 1)))
 
 
-def overview() -> list[dict[str, Any]]:
-    """Every format with published scores: rows and sources, the most rows first."""
+def overview(model: str | None = None) -> list[dict[str, Any]]:
+    """Every format with published scores, of a model where one is given: rows and sources, the most rows first. Raises
+    InputError for a model of which there are none."""
     formats: dict[str, list[Score]] = {}
     for score in published():
-        formats.setdefault(score.format, []).append(score)
+        if model is None or published_scores.is_of(score, model):
+            formats.setdefault(score.format, []).append(score)
+    if not formats:
+        catalog.model(str(model))  # refuses a name that nobody knows
+        raise InputError(f"model = {show(model)}: nobody published a score; of models like it: add --quantizers fp8")
     return [
         {
             "format": name,
@@ -62,11 +68,12 @@ def overview() -> list[dict[str, Any]]:
     ]
 
 
-def overview_text(rows: Iterable[dict[str, Any]]) -> str:
-    """The formats as a table."""
+def overview_text(rows: Iterable[dict[str, Any]], model: str | None = None) -> str:
+    """The formats as a table, and the command that says what one costs."""
     lines = [("format", "rows", "sources", "models")]
     lines += [(row["format"], str(row["n_rows"]), str(row["n_sources"]), str(row["n_models"])) for row in rows]
-    return "\n".join(aligned(lines, 1))
+    of = f" --model {model}" if model else ""
+    return "\n".join([*aligned(lines, 1), "", f"What one costs: dse scores --quantizers {lines[1][0]}{of}"])
 
 
 def measured_text(format: str, rows: Iterable[dict[str, Any]]) -> str:

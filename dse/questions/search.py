@@ -154,7 +154,7 @@ class Search:
         """Search the grid, what is cheapest if it were full first: what costs more than `SPEND` times the best even so
         is the best neither at this load nor at half or twice of it. Where there are only so many devices all are tried.
         """
-        tried, prunes = [], objective == "cost" and not budget.counts
+        tried, prunes = [], _prunes(objective, budget)
         for server in each(grid.servers, progress, "servers"):
             if common.competes(server.fixed) and server.most:
                 price, n_least = prices[server.asked], 1
@@ -201,6 +201,11 @@ class Search:
         demand, fleets = self.demand.of(amount), self.found if among is None else among
         moved = [fleet_of(fleet.server, demand, self.prices, self.budget) for fleet in fleets]
         return min(self.allowed(moved), key=OBJECTIVES[self.objective], default=None)
+
+    @property
+    def tried_usd(self) -> float:
+        """USD an hour up to which all fleets were tried."""
+        return SPEND * self.ranked[0].usd_per_hour if _prunes(self.objective, self.budget) else math.inf
 
     @cached_property
     def _largest(self) -> list[Fleet]:
@@ -254,6 +259,11 @@ class Search:
     def roomiest(self) -> Fleet:
         """The most load that the money buys."""
         return min(self._widest, key=lambda d: (-d.holds, d.usd_per_hour))
+
+
+def _prunes(objective: str, budget: Budget) -> bool:
+    """Whether servers are left out that cost much."""
+    return objective == "cost" and not budget.counts
 
 
 def fleet_of(server: ServerDesign, demand: Demand, prices: Mapping[str, Price], budget: Budget) -> Fleet:

@@ -34,7 +34,8 @@ _FIELDS = {
     "parts": ("tp", "pp"),
     "step": ("prompt_budget_tokens",),
 }
-#: tokens of a batch that llama.cpp computes in micro-batches (-b): no micro-batch is larger
+#: tokens of a batch that llama.cpp computes in micro-batches: no micro-batch is larger; the default of -b in
+#: tools/server/README.md, as hwspecs/commands.toml reads it
 _LLAMA_BATCH = 2048
 #: SGLang's words for methods that draft
 _SGLANG_DRAFTS = {

@@ -16,6 +16,8 @@ RERUN_90 = 0.04
 RERUN_80 = RERUN_90 * intervals.END_80 / 2.1318
 #: requests of a run over those at once, as InferenceX sends them
 ROUNDS = 10
+#: chance of either design below which the better one is known without a run
+TOLD_FROM = 0.01
 #: parts of a distribution that are summed, and how many half widths it spans either way
 N_PARTS, SPAN = 400, 8
 #: engine -> its own benchmark with equal lengths and answers that do not end early
@@ -59,11 +61,11 @@ def two_runs(first: Mapping[str, Any], second: Mapping[str, Any], names: tuple[s
     """The runs that separate two designs, by results or rows of them, of which the first is better by `gain`.
 
     Each runs at the load at which it is compared: a load at which the two are further apart says less of that one, and
-    may favor the other. None where the engine has no benchmark of its own, where prompts share a prefix, and for rows
-    of tables that say less.
+    may favor the other. None where the better one is known, where the engine has no benchmark of its own, where prompts
+    share a prefix, and for rows of tables that say less.
     """
     engine = str(first.get("stack") or "").partition("@")[0]
-    if engine not in BENCHMARKS or first.get("prefix_tokens", 1):
+    if engine not in BENCHMARKS or first.get("prefix_tokens", 1) or not TOLD_FROM <= gain.sure <= 1 - TOLD_FROM:
         return None
     loads = [
         f"--max-concurrency {int(row['batch'])} --num-prompts {ROUNDS * int(row['batch'])}" for row in (first, second)

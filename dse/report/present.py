@@ -16,7 +16,7 @@ from dse.model.kernels import expert_code, fits_used
 from dse.model.kv_layout import KvPlan
 from dse.model.offload import MOST_TOKENS, offload_of
 from dse.model.point import Point
-from dse.model.results import RESULT_UNITS, RESULTS, STEPS, assumed_behind, ring, section
+from dse.model.results import RESULT_UNITS, RESULTS, STEPS, assumed_behind, assumed_title, rests_on, ring, section
 from dse.model.results.declare import INTERVALS, MEASURED, SECTIONS, Results, of_host
 from dse.model.results.reads import DEVICE_PARAMETERS
 from dse.model.starts import told_text
@@ -552,7 +552,7 @@ def ring_text(result: dict[str, Any], model: ModelSpec) -> str:
                 title,
                 *(line(entry.words or field.title, number(result[field.name], field.unit)) for entry, field in shown),
             ]
-    lines += ["", f"Rests on assumed numbers: {', '.join(result['assumptions'])}"]
+    lines += ["", rests_on(result["assumptions"])]
     return "\n".join([*lines, *position_note(model, result["input_tokens"] + result["output_tokens"])])
 
 
@@ -694,7 +694,7 @@ def _assumptions_text(numbers: dict[str, Any]) -> str:
         behind = [n for n in names if any(assumed_behind(result, [n], numbers) for result in results)]
         names = [name for name in names if name not in behind]
         if behind:
-            parts.append(title + ", ".join(behind))
+            parts.append(title + ", ".join(map(assumed_title, behind)))
     return "; ".join(parts)
 
 

@@ -13,6 +13,7 @@ from dse.model import uncertainty
 from dse.model.formulas.serving import batching_gain, padding_factor
 from dse.model.kv_layout import KvPlan
 from dse.model.point import Point
+from dse.model.results import rests_on
 from dse.model.stacks import kind_of, stack_of, stack_text
 from dse.report import present
 from dse.serving import admission, block_traces, steady_state, trace_files, trace_tables
@@ -251,7 +252,7 @@ def text(trace: dict[str, Any], fit: dict[str, Any] | None) -> str:
         if fit["runs_why"]:
             lines += ["", present.as_if_run(fit["runs_why"])]
         if fit["assumptions"]:
-            lines += ["", f"Rests on assumed numbers: {', '.join(fit['assumptions'])}"]
+            lines += ["", rests_on(fit["assumptions"])]
     if trace["source"]:
         lines += ["", f"Derived from {trace['source']}."]
     return "\n".join(lines)

@@ -17,6 +17,7 @@ from dse.figures.export.image import export
 from dse.figures.export.static import check, painter
 from dse.model.kv_layout import KvPlan
 from dse.model.point import Point
+from dse.model.results import rests_on
 from dse.model.stacks import kind_of, stack_of, stack_text
 from dse.report import present
 from dse.report.present_traffic import beyond_positions, per_second, plural
@@ -454,7 +455,7 @@ def text(result: dict[str, Any]) -> str:
     if r["runs_why"]:
         lines += ["", present.as_if_run(r["runs_why"])]
     if r["assumptions"]:
-        lines += ["", f"Rests on assumed numbers: {', '.join(r['assumptions'])} (`dse show {r['device'].lower()}`)"]
+        lines += ["", f"{rests_on(r['assumptions'])} Their sources: `dse show {r['device'].lower()}`."]
     return "\n".join(lines)
 
 

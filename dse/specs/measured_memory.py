@@ -82,6 +82,8 @@ class MeasuredPoint(BaseModel):
     stack: _Name
     #: format of the weights
     weights: _Name
+    #: format of keys and values; "" in files that do not say it
+    quantizer: Annotated[str, Field(max_length=200)] = ""
     tp: _Devices
     pp: _Devices
     ep: _Devices

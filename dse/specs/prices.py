@@ -24,6 +24,8 @@ class Offer(NamedTuple):
 
     n_devices: int
     usd_per_hour: float
+    #: the cloud's name of the machine
+    instance: str = ""
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ def clouds() -> dict[str, dict[str, Price]]:
     sources: dict[tuple[str, str], str] = {}
     for row in csv.DictReader(io.StringIO(files.read_bytes(_TABLE).decode(), newline="")):
         key = row["cloud"], row["device"]
-        offers.setdefault(key, []).append(Offer(int(row["n_devices"]), float(row["usd_per_hour"])))
+        offers.setdefault(key, []).append(Offer(int(row["n_devices"]), float(row["usd_per_hour"]), row["instance"]))
         sources[key] = f"list price of {row['cloud']}, {row['region']}, {row['date']}"
     known: dict[str, dict[str, Price]] = {}
     for (cloud, device), listed in offers.items():
@@ -90,7 +92,8 @@ def prices_of(
 ) -> dict[str, Price]:
     """The price of each device by the name it was asked by: the user's own, else of the cloud, else of its file.
 
-    Raises InputError for a device without a price, and for a price of a device that is not asked for.
+    Devices that a cloud has no list price of are left out. Raises InputError where it has none of all, for a device
+    whose file has no price, and for a price of a device that is not asked for.
     """
     if cloud is not None and cloud not in clouds():
         raise InputError(f"cloud = {show(cloud)}: {did_you_mean(cloud, clouds())}")
@@ -101,12 +104,8 @@ def prices_of(
         if usd is not None:
             found[asked] = Price((Offer(1, usd),), "given")
         elif cloud is not None:
-            if device.name.lower() not in clouds()[cloud]:
-                raise InputError(
-                    f"cloud = {cloud}: has no list price of {device.name} here: add --price {asked}=USD, or leave "
-                    f"{asked} out"
-                )
-            found[asked] = clouds()[cloud][device.name.lower()]
+            if device.name.lower() in clouds()[cloud]:
+                found[asked] = clouds()[cloud][device.name.lower()]
         elif device.usd_per_hour:
             found[asked] = Price((Offer(1, device.usd_per_hour.si),), device.usd_per_hour.source)
         else:
@@ -115,6 +114,10 @@ def prices_of(
                 f"price: the file of {device.name} has none: add --price {asked}=USD, an hour of a device"
                 + (f", or --cloud {listed[0]}" if listed else "")
             )
+    if not found and cloud is not None:
+        names, some = ", ".join(devices), next(iter(devices))
+        known = ", ".join(clouds()[cloud])
+        raise InputError(f"cloud = {cloud}: has no list price of {names} here (of {known}): add --price {some}=USD")
     if given:
         name = next(iter(given))
         raise InputError(f"price = {name}={given[name]:g}: no such device is compared: {did_you_mean(name, devices)}")

@@ -87,10 +87,10 @@ class Loss:
     def verdict(self) -> str:
         """In words whether there is a drop, a rise or a divergence."""
         if self.within is None:
-            return "cannot be told: no errors printed, too few rows"
+            return "not known: too few rows, no errors printed"
         word, up, down = _WORDS.get(self.family, ("drop", "drops", "gains"))
         if abs(self.loss) <= self.within:
-            return f"no {word} that can be told"
+            return f"no clear {word}"
         return up if self.loss > 0 else down
 
 
@@ -261,10 +261,10 @@ class Drop(NamedTuple):
 def drop(format: str, model: str) -> Drop | None:
     """The largest drop of scores of a format over families of tasks; None where nothing was published.
 
-    Of each family the model's own mean, where it has an interval; else by the scores nearest to the model that tell it
-    to MAX_WITHIN, or that there surely is one; else by all of models of its kind. A family without an interval counts
-    only where no other has one. The low end is the highest of any family, the high end that of the largest mean or of
-    a family that is told, whichever is higher.
+    Of the model's own families alone, where one of them tells its drop to MAX_WITHIN, or that there surely is one. Else
+    of each family the model's own mean, where it has an interval; else by the scores nearest to the model that tell it;
+    else by all of models of its kind. A family without an interval counts only where no other has one. The low end is
+    the highest of any family, the high end that of the largest mean or of a family that is told, whichever is higher.
     """
     scores = [score for score in published() if score.format == name_of(format)]
     per_family = []
@@ -273,6 +273,8 @@ def drop(format: str, model: str) -> Drop | None:
         likely = [row for row in scopes if row.is_told or (row.of == model and row.within is not None)]
         widest = [row for row in scopes[::-1] if row.within is not None]
         per_family += [*likely, *widest, *scopes][:1]
+    own = [row for row in per_family if row.of == model and row.within is not None]
+    per_family = own if any(row.is_told for row in own) else per_family
     with_ends = [row for row in per_family if row.within is not None]
     largest = max(with_ends or per_family, key=lambda row: row.loss, default=None)
     if largest is None:

@@ -158,9 +158,10 @@ _FACTORS = (
 
 
 def _layout(point: MeasuredPoint) -> str:
-    """Words for the layout, release and weights of a point: vllm@0.16.0, fp8, tp 8."""
+    """Words for the layout, release, weights and KV format of a point: vllm@0.16.0, fp8, fp16 KV, tp 8."""
     split = [f"{name} {getattr(point, name)}" for name in ("tp", "pp", "ep", "dcp") if getattr(point, name) > 1]
-    names = [point.stack, point.weights, *split, "dp-attention" if point.dp_attention else ""]
+    kv = f"{point.quantizer} KV" if point.quantizer else ""
+    names = [point.stack, point.weights, kv, *split, "dp-attention" if point.dp_attention else ""]
     return ", ".join(filter(None, names))
 
 
@@ -271,6 +272,7 @@ def _measured(row: SpeedRow) -> Measured:
             id=clean(row.id, 200),
             stack=point.lowered.results["stack"] or row.engine,
             weights=weights_name(point.asked),
+            quantizer=row.plan.quantizer_name,
             batch=row.work.batch or row.n_requests,
             input_tokens=row.work.input_tokens,
             output_tokens=row.work.output_tokens,

@@ -11,6 +11,7 @@ from calibration.measured_fronts import LIMITS_MS, fronts, loads_of, text_of
 from dse import data
 from dse.calibrate.servers import read
 from dse.core.errors import InputError
+from dse.questions.measured_fronts import MeasuredLayout
 
 HEAD = (
     "id,silicon_data_source,backend,backend_version,model_path,system,precision,isl,osl,batch_size,tp_size,"
@@ -58,6 +59,7 @@ def test_cells_by_hand(tmp_path):
     assert opened[20, 2] == opened[100, 1] == (40, 1)
     assert {one["kv"] for one in rows} == {""}  # NVIDIA's rows do not say it
     assert {one["source"] for one in rows} == {"NVIDIA"}
+    assert {*rows[0]} == {*MeasuredLayout._fields} - {"limit_s"} | {"tpot_limit_ms"}
 
 
 def test_loads_too_far_apart_are_not_joined(tmp_path):

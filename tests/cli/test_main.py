@@ -395,8 +395,8 @@ def test_a_point_names_assumed_numbers_by_what_they_reach(run):
     _, out, _ = run("point", "--device", "a100-80gb", "--model", "llama2-7b", "--all")
     line = next(line for line in out.splitlines() if line.startswith("Rests on assumed numbers: "))
     assert line.startswith(
-        "Rests on assumed numbers: server_memory; for energy also energy_per_byte, energy_per_flop, idle_power; "
-        "for the price also usd_per_hour (`"
+        "Rests on assumed numbers: memory that the server keeps for itself; for energy also energy per byte, "
+        "energy per flop, idle power; for the price also rent of the device (`"
     )
     assert "USD per million tokens\n" in out
     assert "USD per request\n" in out

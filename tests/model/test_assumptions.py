@@ -9,7 +9,7 @@ from dse import quantizers
 from dse.model import engine
 from dse.model import kv_layout as plan
 from dse.model.point import Point
-from dse.model.results import RESULT_UNITS, RESULTS, assumed_behind
+from dse.model.results import RESULT_UNITS, RESULTS, assumed_behind, assumed_title
 from dse.questions import common
 from dse.specs import catalog
 from dse.specs.quantity import Quantity
@@ -206,8 +206,15 @@ def test_energy_and_cost_name_their_own():
     """As shipped: the energy of the board needs no price, the cost no energy, and both the rates behind them."""
     one = common.design("a100-80gb", "llama2-7b", "kivi")
     result = one.evaluate(Workload(batch=64))
-    times = {"fused_rate", "kernel_launch", "server_memory", "implementation"}
-    for measure, own in (("throughput", set()), ("energy", set()), ("cost", {"usd_per_hour"})):
+    times = {assumed_title(name) for name in ("fused_rate", "kernel_launch", "server_memory", "implementation")}
+    for measure, own in (("throughput", set()), ("energy", set()), ("cost", {"rent of the device"})):
         text = common.assumption_text([result], common.MEASURES[measure])
         named = set(text.removeprefix("Rests on assumed numbers: ").removesuffix(".").split(", "))
-        assert named - {"reached_rates", "stacks_of"} == times | own
+        assert named - {assumed_title("reached_rates"), assumed_title("stacks_of")} == times | own
+
+
+def test_assumed_numbers_are_said_in_words():
+    names = [*PSEUDO, "fused_rate", "kernel_launch", "usd_per_hour", "own_server"]
+    titles = [assumed_title(name) for name in names]
+    assert len({*titles}) == len(names)
+    assert not [title for title in titles if "_" in title or "," in title]

@@ -220,21 +220,22 @@ def test_text_and_json_of_the_command(run):
         ({"max_tpot": "1 ms", "rate": 1}, "nothing surely keeps TPOT 1 ms"),
         ({"max_ttft": "1 ms", "rate": 1}, "--max-ttft"),
         ({"rate": 1, "requests": 2}, "give one of both"),
-        ({}, "rate is missing"),
+        ({}, "--devices 8xh100"),
         ({"rate": 50, "budget": "1/h"}, "one device costs 3 USD"),
-        ({"rate": 50, "budget": "7/h"}, "raise --budget"),
+        ({"rate": 50, "budget": "7/h"}, "raise --budget, or ask for"),
         ({"rate": 50, "budget": "free"}, "must be USD an hour above 0"),
         ({"rate": 50, "devices": ["1xh100"]}, "those that there are hold less than 50 requests/s"),
         ({"rate": 1, "price": ["h100=0"]}, "above 0"),
         ({"rate": 1, "price": ["b200=2"]}, "no such device is compared"),
         ({"rate": 1, "cloud": "gcp"}, "cloud = 'gcp'"),
-        ({"rate": 1, "cloud": "aws", "devices": ["h200"]}, "no list price of H200"),
+        ({"rate": 1, "cloud": "aws", "devices": ["h200"]}, "no list price of h200 here (of a100-40gb, "),
         ({"rate": 1, "devices": ["mi300x"]}, "the file of MI300X has none"),
         ({"rate": 1, "devices": ["h100", "h100"]}, "is there twice"),
         ({"rate": 1, "engines": ["vlm"]}, "vlm"),
         ({"rate": 0.0}, "rate = 0"),
         ({"devices": ["1xh100"], "quantizers": ["oaken"]}, "No design here is run"),
-        ({"rate": 1, "devices": ["rtx-4090"], "model": "llama3.1-405b", "most": 1}, "no layout fits"),
+        ({"rate": 1, "devices": ["rtx-4090"], "model": "llama3.1-405b", "most": 1}, "a larger --most"),
+        ({"rate": 1, "devices": ["1xrtx-4090"], "model": "llama3.1-70b"}, "more of them (--devices 8xrtx-4090)"),
     ],
 )
 def test_refused_in_a_line(more, says):
@@ -273,6 +274,33 @@ class TestPrices:
             16.8
         )
         assert prices.prices_of({"h100": device})["h100"].usd_per_hour(1, 1) == device.usd_per_hour.si
+
+    def test_devices_without_a_list_price_are_left_out(self, run):
+        asked = "recommend --model qwen3-8b --devices h200,h100 --rate 1 --cloud aws --engines vllm --quantizers fp16"
+        status, text, err = run(*asked.split())
+        assert status == 0
+        assert "left out, as aws has no list price of them here: h200: add --price h200=USD" in err
+        offers = "h100 1 for 6.88 (p5.4xlarge), 8 for 55.04 (p5.48xlarge) USD (list price of aws,"
+        assert offers in " ".join(text.split())
+
+
+def test_other_engines_and_devices_have_a_line(found):
+    """The least cost of each that is within what was tried, and none of a dearer one."""
+    said = " ".join(found.text().split())
+    ranked, twice = found.search.ranked, 2 * found.first.usd_per_hour
+    vllm = next(d for d in ranked if d.server.work.stack == "vllm")
+    assert f"Other engines at best: vllm {vllm.usd_per_hour:.2f} USD an hour ({recommend.words(vllm)});" in said
+    assert min(d.usd_per_hour for d in ranked if d.server.work.stack == "sglang") > twice
+    assert "sglang none that runs within the limits at up to twice the cost." in said
+    assert "Other devices at best: h100 " in said
+    assert "Drops of scores, as published: fp8 of other models, long context." in said
+
+
+def test_a_device_at_the_same_price_is_as_cheap():
+    asked = {"model": "qwen3-8b", "rate": 1, "engines": ["vllm"], "quantizers": ["fp16"]}
+    same = dse.recommend(devices=["h100", "h200"], price=["h100=2", "h200=2"], **asked).text()
+    assert "As cheap at today's prices: h" in same
+    assert "0 % less" not in same
 
 
 def test_half_the_price_changes_the_answer_where_it_says(found):
@@ -314,6 +342,13 @@ class TestFromToday:
     def test_weights_and_model_are_those_of_the_line(self):
         found = dse.recommend(devices=["h100"], start="vllm serve Qwen/Qwen3-32B-FP8", **LOAD)
         assert found.best["weights"] == "fp8-block"
+
+    def test_weights_of_the_line_are_todays_whatever_weights_are_asked_for(self):
+        found = dse.recommend(devices=["h100", "b200"], engines=["vllm"], start=LINE, weights="fp8", **LOAD)
+        work = found.changes.today.fleet.server.work
+        assert work.of_model(dse.model("qwen3-32b")).weights_text == "bf16 weights"
+        assert "bf16 weights -> fp8 weights" in [one.what for one in found.changes.single]
+        assert "Compared on h100, the first device given." in " ".join(found.text().split())
 
     def test_a_start_up_log_says_what_runs(self):
         """By hand: options that the log prints; the same server as a command says it, but for the release."""

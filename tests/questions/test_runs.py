@@ -67,9 +67,9 @@ def test_a_sweep_that_lets_other_software_compete(table):
 def test_a_front_says_what_it_rests_on(table):
     text = written.text(dse.front(table, maximize=["throughput_tokens_per_s"]))
     assert "21 not run by their software" in text.splitlines()[0]
-    assert text.splitlines()[-1].startswith("Rests on assumed numbers: engine_rate")
+    assert text.splitlines()[-1].startswith("Rests on assumed numbers: rate of the unpacking engine")
     other = written.text(dse.front(table, maximize=["throughput_tokens_per_s"], by=["device"], other_software=True))
-    assert "fused_rate" in other.splitlines()[-1]
+    assert "rate of unpacking inside attention" in other.splitlines()[-1]
 
 
 @drawn

@@ -85,8 +85,16 @@ def test_the_runs_of_a_command_are_what_calibrate_server_takes(run, tmp_path):
     words[-1] = tmp_path / "own.toml"
     code, out, err = run(*words[1:])
     assert code == 0, err
-    assert "vllm, fp8, pp 2" in out
-    assert "vllm, fp8, tp 2" in out
+    assert "vllm, fp8, fp8 KV, pp 2" in out
+    assert "vllm, fp8, fp8 KV, tp 2" in out
+
+
+@pytest.mark.parametrize("ends", [(1.3, 1.5), (0.6, 0.7)])
+def test_no_runs_where_the_better_design_is_known(ends):
+    """Surer than 99 %, and less than 1 %."""
+    gain = gain_within(*ends)
+    assert not 0.01 <= gain.sure <= 0.99
+    assert two_runs(DESIGN, DESIGN, ("a", "b"), gain) is None
 
 
 def drawn(gain, n=400_000):

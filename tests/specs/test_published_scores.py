@@ -63,7 +63,7 @@ def test_a_row_by_hand():
     assert (loss.of, loss.n_rows, loss.n_sources) == ("qwen3-30b-a3b", 1, 1)
     assert loss.loss == pytest.approx(1 - 31.2 / 45.8)
     assert loss.within is None
-    assert loss.verdict.startswith("cannot be told")
+    assert loss.verdict.startswith("not known")
 
 
 def test_printed_errors_and_samples_by_hand():
@@ -165,7 +165,10 @@ def test_the_command(run):
     assert code == 2
     assert err == "error: quantizer = 'int5': no published score: did you mean int4, int8?\n"
     assert "unknown model 'lama3.1-8b'" in run("scores", "--quantizer", "fp8", "--model", "lama3.1-8b")[2]
-    assert run("scores", "--model", "llama3.1-8b")[2].startswith("error: quantizers is missing")
+    of_model = run("scores", "--model", "qwen3-30b-a3b")[1].splitlines()
+    assert of_model[1].split()[:2] == ["fp8", "10"]
+    assert of_model[-1] == "What one costs: dse scores --quantizers fp8 --model qwen3-30b-a3b"
+    assert run("scores", "--model", "opt-30b")[2].startswith("error: model = 'opt-30b': nobody published a score")
     both = run("scores", "--quantizers", "kvquant:bits=2,outliers=1%,fp8", "--model", "llama3.1-8b")[1].split("\n\n")
     assert [part.split("\n")[0] for part in both] == ["kvquant:bits=2,outliers=1%", "fp8"]
     assert both[1].strip() == "fp8\n" + out.strip()
@@ -211,6 +214,9 @@ def test_the_largest_drop_and_between_what_it_lies(monkeypatch):
     found = drop_of(monkeypatch, short, long)
     assert (found.loss.family, found.loss.of, found.loss.loss) == ("long_context", "qwen3-8b", 0.012)
     assert (found.low, found.high) == pytest.approx((0.012 - 1.96 * 0.004, 0.012 + 1.96 * 0.004))
+    # a model whose own scores tell a drop is not judged by the worst family of others
+    others = of("long_context", 0.05, 0.001, "Qwen3-32B")
+    assert drop_of(monkeypatch, short, others).loss == drop_of(monkeypatch, short).loss
     # the model's own mean goes before its kin's, however wide its interval
     noisy, kin = of("long_context", 0.03, 0.02), of("long_context", 0.02, 0.001, "Qwen3-32B")
     found = drop_of(monkeypatch, short, noisy, kin)

@@ -87,6 +87,8 @@ def test_the_text_says_what_changed_and_how_sure(tmp_path, server, run):
     lines = text.splitlines()
     assert lines[0] == "vllm: llama3.1-8b on H100, 4 points of t.csv"
     assert any(line.startswith("other tp or pp") for line in lines)
+    assert "vllm@0.19.1, bf16, fp16 KV, tp 2" in text
+    assert {point.quantizer for point in measured_memory.times_of(str(out)).points} == {"fp16"}
     assert "Points that the others predict: off by" in text
     assert lines[-1] == f"written: {out}"
     words = ("point", "--device", "h100", "--model", "llama3.1-8b", "--stack", "vllm@0.19.1", "--calibrated", out)

@@ -11,7 +11,6 @@ from dse.core.columns import frame
 from dse.explorer import cards, common_fields, crossovers, downloads, figure, request, sidebar, state, tray, widgets
 from dse.explorer.bench import Bench
 from dse.explorer.downloads import MadeBy
-from dse.explorer.names import spoken
 from dse.explorer.request import PointRequest
 from dse.figures.drawing import whiskers
 from dse.figures.plot.answer import chart_of
@@ -88,7 +87,7 @@ def show(answer: formats.Formats, made: MadeBy) -> None:
         on_click=partial(_add, picked),
     )
     cut = (whiskers.CUT_NOTE,) if whiskers.CUT_NOTE in chart.notes else ()
-    st.caption(widgets.escaped(spoken(" ".join((*answer.notes(), *cut)))))
+    st.caption(widgets.escaped(" ".join((*answer.notes(), *cut))))
 
 
 def _add(picked: Sequence[str]) -> None:

@@ -8,10 +8,10 @@ import streamlit as st
 from dse.core import units
 from dse.explorer import downloads, request, state, widgets
 from dse.explorer.bench import Bench
-from dse.explorer.names import spoken
 from dse.explorer.request import PointRequest
 from dse.figures import FIGURES
 from dse.figures.charts.operations import MARKERS
+from dse.model.results import rests_on
 from dse.operations.face import python_of
 from dse.operations.point import TabulateOperations
 from dse.questions import operations
@@ -68,7 +68,7 @@ def render(bench: Bench) -> None:
         downloads.show("operations", chart, partial(cached_table, designs), made)
         st.dataframe(shown_table(table), hide_index=True)
         if assumed := table["assumptions"].iloc[0]:
-            st.caption(widgets.escaped(spoken(f"Rests on assumed numbers: {assumed}.")))
+            st.caption(widgets.escaped(rests_on(assumed.split(", "))))
 
 
 @st.cache_data(max_entries=64, ttl="1h", show_spinner=False, hash_funcs={PointRequest: repr})

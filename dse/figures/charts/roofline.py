@@ -8,6 +8,7 @@ from dse.figures.drawing import axes, marks, rows, style
 from dse.figures.drawing.chart import Chart, Panel
 from dse.figures.registry import by_report, figure
 from dse.figures.source import Source
+from dse.model.results import rests_on
 
 #: the operations that multiply by weights, as the legend names them
 LINEAR = "linear layers"
@@ -67,6 +68,6 @@ def chart(source: Source) -> Chart:
         notes=(
             "Linear layers: FP16 weights, numbers are batches. Attention's intensity does not depend on the "
             "batch; dequantization is not counted.",
-            rows.rests_on(rows.assumed(table)),
+            rests_on(rows.assumed(table)),
         ),
     )

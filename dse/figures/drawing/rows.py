@@ -8,7 +8,7 @@ import pandas as pd
 
 from dse.figures.drawing import axes, marks, style, whiskers
 from dse.figures.drawing.chart import Axis, Panel, Series, hover_box
-from dse.model.results import assumed_behind
+from dse.model.results import assumed_behind, assumed_title, rests_on
 
 #: what hover boxes show, in order: (column, name, unit shown, size of that unit)
 _HOVER = (
@@ -79,7 +79,7 @@ def hover(row: Any, *more: str) -> str:
             continue
         lines.append(f"{name}: {value if isinstance(value, str) else f'{value / size:,.5g}'} {unit}".rstrip())
     if row["assumptions"]:
-        lines.append(f"assumed: {row['assumptions']}")
+        lines.append(f"assumed: {', '.join(map(assumed_title, row['assumptions'].split(', ')))}")
     return hover_box(f"{row['system']}, {row['model']}", [*lines, *more])
 
 
@@ -93,11 +93,6 @@ def assumption_note(table: pd.DataFrame, only: tuple[str, ...] = ()) -> str:
 def assumed(table: pd.DataFrame) -> list[str]:
     """The assumed numbers that rows of a table name."""
     return sorted({name for text in table["assumptions"] for name in str(text).split(", ") if name})
-
-
-def rests_on(names: Iterable[str]) -> str:
-    """Note on assumed numbers."""
-    return f"Rests on assumed numbers: {', '.join(names)}." if names else "Rests on no assumed number."
 
 
 def refused_notes(table: pd.DataFrame) -> tuple[str, ...]:

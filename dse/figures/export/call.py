@@ -35,7 +35,9 @@ def plot(source: Any, kind: str | None, out: str | None, only: Only, options: Ma
     chart, page = applied(look, chart)
     if out is not None:
         write.publish(fig, "table", chart, table, out, _text(kind, out, only, given), page)
-    return to_plotly.figure(chart)
+    from dse.figures.export.plotted import PlottedFigure  # plotly takes long to import
+
+    return PlottedFigure(to_plotly.spec(chart))
 
 
 def _drawn(fig: Figure, kind: str | None, source: Any, only: Only) -> tuple[Chart, pd.DataFrame]:

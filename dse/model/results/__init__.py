@@ -27,6 +27,26 @@ DEVICE_TITLES = {
     "board_power": "board power",
     "usd_per_hour": "rent of the device",
 }
+#: assumed numbers, as people call them, where their names do not say it
+ASSUMED_TITLES = {
+    "eight_bit_kernels": "speed of 8-bit products",
+    "engine_rate": "rate of the unpacking engine",
+    "exchanges": "links between devices",
+    "fused_rate": "rate of unpacking inside attention",
+    "implementation": "speed of the format's kernels",
+    "kernel_launch": "starts of kernels",
+    "nearest_format": "products with the nearest measured format of weights",
+    "nearest_kernels": "kernels of another release or format",
+    "nearest_release": "times of the nearest measured release",
+    "no_kernel": "a kernel that nobody is known to have",
+    "own_server": "your own measurements at other loads",
+    "quantize_rate": "rate of packing",
+    "reached_rates": "shares of peaks that measured devices reach",
+    "server_memory": "memory that the server keeps for itself",
+    "sparse_prompts": "prompts of sparse attention",
+    "stacks_of": "kernels of another chip",
+    "usable_frac": "usable share of the memory",
+}
 #: base unit -> the unit that figures show
 _FIGURE_UNITS = {
     "B": "GB",
@@ -43,6 +63,17 @@ _FIGURE_UNITS = {
 def title(name: str) -> str:
     """Title of a column; a name that is not known stays as it is."""
     return RESULTS[name].title if name in RESULTS else DEVICE_TITLES.get(name, name)
+
+
+def assumed_title(name: str) -> str:
+    """Title of an assumed number."""
+    return ASSUMED_TITLES.get(name) or title(name).replace("_", " ")
+
+
+def rests_on(names: Iterable[str]) -> str:
+    """One line that names assumed numbers."""
+    said = ", ".join(assumed_title(name) for name in names)
+    return f"Rests on assumed numbers: {said}." if said else "Rests on no assumed number."
 
 
 def shown_unit(name: str, unit: str) -> tuple[str, float]:

@@ -8,7 +8,7 @@ import pandas as pd
 
 from dse.core.errors import InputError
 from dse.model import uncertainty
-from dse.model.results import RESULT_UNITS, assumed_behind
+from dse.model.results import RESULT_UNITS, assumed_behind, rests_on
 from dse.sweep import filling
 from dse.sweep.pareto.designs import DesignFront
 
@@ -23,8 +23,7 @@ def assumed(found: DesignFront) -> str:
         return ""
     known = [name for name in found.objectives if name in RESULT_UNITS]
     names = {name for text in table["assumptions"].dropna() for name in str(text).split(", ") if name}
-    rests_on = sorted({name for result in known for name in assumed_behind(result, names, {})})
-    return f"Rests on assumed numbers: {', '.join(rests_on)}." if rests_on else "Rests on no assumed number."
+    return rests_on(sorted({name for result in known for name in assumed_behind(result, names, {})}))
 
 
 def intervals(found: DesignFront) -> list[dict[str, tuple[float, float]]]:
