@@ -29,6 +29,8 @@ class Load(ABC):
     unit: ClassVar[str]
     #: whether it comes in whole numbers: a server has the rest
     is_whole: ClassVar[bool] = True
+    #: result that says tokens a second, of a load in whole numbers
+    tokens: ClassVar[str] = uncertainty.RATE
     #: what binds where no limit does, and how it comes, in words
     bound: ClassVar[str]
     how: ClassVar[str] = ""
@@ -47,8 +49,8 @@ class Load(ABC):
         """All of it, in SI base units."""
 
     def served(self, work: Workload) -> Workload:
-        """The workload as the load runs it."""
-        return work
+        """The workload as the load runs it: requests that come by themselves with one batch in a pipeline."""
+        return work if work.pp == 1 else replace(work, pp_batches=1)
 
     @abstractmethod
     def most(self, server: ServerDesign) -> float:
@@ -94,6 +96,10 @@ class AtOnce(Load):
     unit = "requests at once"
     bound = "memory"
 
+    def served(self, work: Workload) -> Workload:
+        """As it is."""
+        return work
+
     def to_json(self) -> dict[str, Any]:
         """All of it."""
         return {"requests_per_s": None, "requests": self.amount}
@@ -132,10 +138,6 @@ class AtRandom(Load):
     def to_json(self) -> dict[str, Any]:
         """All of it."""
         return {"requests_per_s": self.amount, "requests": None}
-
-    def served(self, work: Workload) -> Workload:
-        """With one batch in a pipeline."""
-        return work if work.pp == 1 else replace(work, pp_batches=1)
 
     def traffic(self, server: ServerDesign, requests_per_s: float) -> TrafficServer:
         """The server at a rate."""

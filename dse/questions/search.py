@@ -67,7 +67,7 @@ class Fleet:
         """Tokens that all servers give in a second."""
         if not self.server.demand.load.is_whole:
             return self.load * self.server.work.output_tokens
-        return float(self.results[uncertainty.RATE]) * self.load / self.each
+        return float(self.results[self.server.demand.load.tokens]) * self.load / self.each
 
     @property
     def usd_per_million_tokens(self) -> float:
@@ -84,8 +84,8 @@ class Fleet:
         """Tokens a second where the load is all that it holds, in the middle of its interval: of all devices, and of
         one where a load is asked for, which some number of them holds."""
         row = self.server.results(self.server.holds)
-        is_whole = self.server.demand.load.is_whole
-        rate = row[uncertainty.RATE] if is_whole else self.server.holds * row["output_tokens"]
+        load = self.server.demand.load
+        rate = row[load.tokens] if load.is_whole else self.server.holds * row["output_tokens"]
         low, high, _ = uncertainty.of_column(row, uncertainty.RATE)
         n = self.n_devices if self.server.demand.amount is None else 1
         return n * float(rate) / self.server.n_devices * uncertainty.middle(low, high)
