@@ -29,7 +29,7 @@ from dse.operations.shared import (
 from dse.specs.workload import MAX_BATCH, MAX_DEVICES, MAX_OUTPUT_TOKENS, Workload
 
 if TYPE_CHECKING:
-    from dse.questions.demand import Load
+    from dse.questions.demand import ServedLoad
     from dse.questions.recommend import Recommendation
     from dse.specs.device_and_model import HardwareSpec, ModelSpec
     from dse.validate.saved_plan import PlanCheck
@@ -244,12 +244,12 @@ class Recommend(AssumesLike, WithAgents, WithHost, WithLimits, Sourced, WithFigu
                 "objective = energy: is not known of prompts that are found: give cost, devices or throughput"
             )
 
-    def _load(self, model: ModelSpec, work: Workload, console: Console) -> Load:
+    def _load(self, model: ModelSpec, work: Workload, console: Console) -> ServedLoad:
         """The load that is asked for. Raises InputError."""
         from dse.questions import demand
 
         if self.sessions is None and self.trace is None:
-            return demand.AtRandom(self.rate) if self.rate is not None else demand.AtOnce(self.requests)
+            return demand.RequestsAtRate(self.rate) if self.rate is not None else demand.RequestsAtOnce(self.requests)
         from dse.questions import prompt_loads
         from dse.serving.agents import check_agents
 
@@ -260,7 +260,7 @@ class Recommend(AssumesLike, WithAgents, WithHost, WithLimits, Sourced, WithFigu
             return prompt_loads.trace_of(self.trace, self.rate, longest, cache, console.progress)
         agents = self.agents(work.output_tokens)
         check_agents(agents, longest)
-        return prompt_loads.Sessions(self.sessions, agents, layout(model, "fp16", "fp16"), cache)
+        return prompt_loads.Sessions(self.sessions, agents, layout(model, "fp16", "fp16"), cache=cache)
 
     def _checked(self, plan: str) -> PlanCheck:
         """A log or a benchmark beside a plan. Raises InputError."""

@@ -22,7 +22,7 @@ MOST_LOAD = load.LOADS[-1]
 
 
 @dataclass(frozen=True)
-class Load(ABC):
+class ServedLoad(ABC):
     """A load of `amount`, None for as much as the devices hold; what the methods are given is a server's share."""
 
     amount: float | None
@@ -35,7 +35,7 @@ class Load(ABC):
     bound: ClassVar[str]
     how: ClassVar[str] = ""
 
-    def of(self, amount: float) -> Load:
+    def of(self, amount: float) -> ServedLoad:
         """The load at another amount."""
         return replace(self, amount=max(round(amount), 1) if self.is_whole else amount)
 
@@ -51,6 +51,14 @@ class Load(ABC):
     def served(self, work: Workload) -> Workload:
         """The workload as the load runs it: requests that come by themselves with one batch in a pipeline."""
         return work if work.pp == 1 else replace(work, pp_batches=1)
+
+    def flags(self, server: ServerDesign) -> dict[str, Any]:
+        """Of a server what the load decides, by the names of `dse.specs.server_flags.OF_LOADS`."""
+        return {}
+
+    def notes(self) -> list[str]:
+        """Sentences for the small print."""
+        return []
 
     @abstractmethod
     def most(self, server: ServerDesign) -> float:
@@ -76,7 +84,7 @@ class Load(ABC):
 class Demand(NamedTuple):
     """The load, and the longest times by column, in seconds."""
 
-    load: Load
+    load: ServedLoad
     limits: dict[str, float]
 
     @property
@@ -90,7 +98,7 @@ class Demand(NamedTuple):
 
 
 @dataclass(frozen=True)
-class AtOnce(Load):
+class RequestsAtOnce(ServedLoad):
     """Requests at all times, each replaced as it ends."""
 
     unit = "requests at once"
@@ -127,7 +135,7 @@ class AtOnce(Load):
 
 
 @dataclass(frozen=True)
-class AtRandom(Load):
+class RequestsAtRate(ServedLoad):
     """Requests of equal lengths that come at random, so many a second."""
 
     unit = "requests/s"

@@ -7,6 +7,7 @@ the load.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -20,7 +21,7 @@ from dse.model.deployed import n_groups_of
 from dse.model.kv_layout import KvPlan
 from dse.questions import hits, load
 from dse.questions.common import TIE, Candidate, Result
-from dse.questions.demand import MOST_LOAD, AtRandom, Load, largest
+from dse.questions.demand import MOST_LOAD, RequestsAtRate, ServedLoad, largest
 from dse.serving import arrivals, stack_distances, trace_tables
 from dse.serving.agents import Agents
 from dse.serving.at_rate import waits_at
@@ -64,14 +65,52 @@ class PromptCache:
         return of if self.is_on else replace(of, keeps_prefixes=False)
 
 
+@dataclass(frozen=True, kw_only=True)
+class CachedLoad(ServedLoad):
+    """A load whose prompts are found in part."""
+
+    cache: PromptCache = PromptCache()
+
+    @abstractmethod
+    def held(self, server: ServerDesign, limits: Mapping[str, float], is_sure: bool, with_host: bool) -> float:
+        """The largest load within limits, with or without host memory behind the server."""
+
+    def holds_within(self, server: ServerDesign, limits: Mapping[str, float], is_sure: bool) -> float:
+        """By halving."""
+        return self.held(server, limits, is_sure, self.with_host(server))
+
+    def with_host(self, server: ServerDesign) -> bool:
+        """Whether host memory is worth its flag: the server holds more than `hits.LEAST_GAIN` times as much with it."""
+        if "with_host" not in server.known:
+            worth, limits = False, server.demand.limits
+            if self.cache.host(server) is not None:
+                without, beside = (self.held(server, limits, True, is_there) for is_there in (False, True))
+                worth = beside > hits.LEAST_GAIN * without
+            server.known["with_host"] = worth
+        is_worth: bool = server.known["with_host"]
+        return is_worth
+
+    def flags(self, server: ServerDesign) -> dict[str, Any]:
+        """Whether the prefix cache is off, and host memory."""
+        if not self.cache.is_on:
+            return {"prefix_cache": False}
+        host = self.cache.host(server) if self.with_host(server) else None
+        return {"host_cache": host.capacity_bytes} if host else {}
+
+    def without_cache(self, server: ServerDesign) -> float:
+        """What the server would hold with its prefix cache off."""
+        load = replace(self, cache=PromptCache(is_on=False))
+        demand = server.demand._replace(load=load)
+        return type(server)(server.asked, server.design, server.work, demand).holds
+
+
 @dataclass(frozen=True)
-class Sessions(Load):
+class Sessions(CachedLoad):
     """Agents in a closed loop: `amount` sessions at a time, each of which stays on its server."""
 
     agents: Agents
     #: 16 bits, by whose times requests are drawn
     plain: KvPlan
-    cache: PromptCache = PromptCache()
 
     unit = "sessions"
     bound = "places"
@@ -171,17 +210,10 @@ class Sessions(Load):
         row: dict[str, Any] = server.known[key]
         return row
 
-    def holds_within(self, server: ServerDesign, limits: Mapping[str, float], is_sure: bool) -> float:
+    def held(self, server: ServerDesign, limits: Mapping[str, float], is_sure: bool, with_host: bool) -> float:
         """By halving over whole numbers."""
-        return self._holds(server, limits, is_sure, self.with_host(server))
-
-    def _holds(self, server: ServerDesign, limits: Mapping[str, float], is_sure: bool, with_host: bool) -> float:
         most = self._most(server, limits, is_sure)
         return largest(most, lambda n: self._keeps(server, n, limits, is_sure, with_host))
-
-    def with_host(self, server: ServerDesign) -> bool:
-        """Whether host memory behind the server is worth its flag."""
-        return _is_worth_host(self, server)
 
     def time_s(self, server: ServerDesign, amount: float, name: str) -> float:
         """The mean over the turns."""
@@ -203,7 +235,7 @@ class Sessions(Load):
 
 
 @dataclass(frozen=True)
-class Trace(AtRandom):
+class TraceLoad(CachedLoad, RequestsAtRate):
     """Requests of a trace's lengths that come at random, `amount` a second; those that begin alike go to one server.
 
     A server that takes one of n of them finds what of all would be found in n times its pool: what is kept is given up
@@ -219,7 +251,6 @@ class Trace(AtRandom):
     #: requests a second in the busiest minute, where it is known
     busiest_per_s: float | None = None
     n_left_out: int = 0
-    cache: PromptCache = PromptCache()
     #: of this trace: the requests of a group, and their hits by tokens of a page
     known: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
@@ -254,7 +285,7 @@ class Trace(AtRandom):
 
     def traffic(self, server: ServerDesign, requests_per_s: float) -> TrafficServer:
         """The server at a rate; at 0 all that was ever computed is found."""
-        return self._traffic(server, requests_per_s, self.with_host(server))
+        return self._traffic(server, requests_per_s, requests_per_s > 0 and self.with_host(server))
 
     def _traffic(self, server: ServerDesign, requests_per_s: float, with_host: bool) -> TrafficServer:
         known = server.known
@@ -294,11 +325,8 @@ class Trace(AtRandom):
         found: stack_distances.Hits = self.known[key]
         return found
 
-    def holds_within(self, server: ServerDesign, limits: Mapping[str, float], is_sure: bool) -> float:
+    def held(self, server: ServerDesign, limits: Mapping[str, float], is_sure: bool, with_host: bool) -> float:
         """By halving below the saturated rate with all found."""
-        return self._holds(server, limits, is_sure, self.with_host(server))
-
-    def _holds(self, server: ServerDesign, limits: Mapping[str, float], is_sure: bool, with_host: bool) -> float:
         late, share = server.late if is_sure else {}, MOST_LOAD * (server.slowest if is_sure else 1.0)
 
         def keeps(requests_per_s: float) -> bool:
@@ -322,10 +350,6 @@ class Trace(AtRandom):
             low, high = (middle, high) if keeps(middle) else (low, middle)
         return low
 
-    def with_host(self, server: ServerDesign) -> bool:
-        """Whether host memory behind the server is worth its flag."""
-        return self.requests is not None and _is_worth_host(self, server)
-
     def results(self, server: ServerDesign, amount: float) -> Result:
         """Of the batch that decodes in the mean, and what is found."""
         of = self.traffic(server, amount)
@@ -342,18 +366,6 @@ def _endless_hits(agents: Agents, page_tokens: int) -> stack_distances.Hits:
     return stack_distances.hits(alone.requests, page_tokens, [0, ENDLESS], alone.first_counted)
 
 
-def _is_worth_host(load: Sessions | Trace, server: ServerDesign) -> bool:
-    """Whether a server holds more than `hits.LEAST_GAIN` times as much with host memory behind it."""
-    if "with_host" not in server.known:
-        worth, limits = False, server.demand.limits
-        if load.cache.host(server) is not None:
-            held = [load._holds(server, limits, True, is_there) for is_there in (False, True)]
-            worth = held[1] > hits.LEAST_GAIN * held[0]
-        server.known["with_host"] = worth
-    is_worth: bool = server.known["with_host"]
-    return is_worth
-
-
 def _found(reused: FoundPrompts, with_host: bool, running: float) -> Result:
     """What is found of prompts, by name."""
     found = reused.mean_found_tokens
@@ -367,7 +379,7 @@ def _found(reused: FoundPrompts, with_host: bool, running: float) -> Result:
 
 def trace_of(
     name: str, requests_per_s: float | None, longest: int | None, cache: PromptCache, progress: Progress | None = None
-) -> Trace:
+) -> TraceLoad:
     """A trace, shipped or in a file, as a load at its own rate or another; requests that are longer than the longest
     context are left out. Raises InputError."""
     known = name.strip().lower()
@@ -390,7 +402,7 @@ def trace_of(
         )
     if (rate := requests_per_s or moments.rate_per_s) is None:
         raise InputError(f"trace = {show(name)}: its requests come all at once: say how many a second (--rate)")
-    return Trace(
+    return TraceLoad(
         rate,
         name=name,
         moments=moments,

@@ -43,7 +43,8 @@ class ServerDesign:
     @cached_property
     def command(self) -> ServeCommand:
         """The command that starts it, and what it does not say."""
-        return serve_command(self.design.device, self.design.plan, replace(self.work, pp_batches=None))
+        work = replace(self.work, pp_batches=None)
+        return serve_command(self.design.device, self.design.plan, work, self.demand.load.flags(self))
 
     @property
     def starts(self) -> bool:

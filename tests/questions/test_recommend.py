@@ -404,7 +404,7 @@ def test_recommended_among_measured_deployments():
         work = Workload(**fields, weights=one.weights or None, stack=one.engine)
         limits = {"tpot_s": one.limit_s}
         design = common.design(one.device.lower(), one.model, one.kv or "fp16")
-        return server_design.ServerDesign(one.device, design, work, demand.Demand(demand.AtOnce(None), limits))
+        return server_design.ServerDesign(one.device, design, work, demand.Demand(demand.RequestsAtOnce(None), limits))
 
     @cache
     def computed(one):
