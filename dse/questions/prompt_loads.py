@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 BEYOND_DRAWS = 1.05
 #: window in which a trace is busiest
 MINUTE_S = 60.0
-HASHED = "give a .jsonl file whose lines have hash_ids"
+HASHED = "a .jsonl file whose lines have hash_ids"
 #: pages that no cache has, and a server's part of a load at which it has none
 ENDLESS, MOST_TIMES = 2**60, 2.0**80
 #: pools at which hits of a trace are known: each so much larger than the one before
@@ -96,6 +96,26 @@ class CachedLoad(ServedLoad):
             return {"prefix_cache": False}
         host = self.cache.host(server) if self.with_host(server) else None
         return {"host_cache": host.capacity_bytes} if host else {}
+
+    def found(self, server: ServerDesign, reused: FoundPrompts, running: float) -> Result:
+        """What is found of prompts, by name."""
+        found = reused.mean_found_tokens
+        return {
+            "hit_rate": found / (found + reused.mean_own_tokens),
+            "host_bytes": self.flags(server).get("host_cache"),
+            "is_full": running >= hits.FULL_SHARE * reused.fitting,
+            "joules_per_token": None,  # of prompts that are computed whole
+        }
+
+    def notes(self) -> list[str]:
+        """How hits are counted."""
+        if not self.cache.is_on:
+            return ["The prefix cache is off: no prompt is found."]
+        said = "Found: in whole blocks, those used longest ago given up first"
+        if self.cache.asks:
+            more = f"{hits.LEAST_GAIN - 1:.0%} more"
+            said += f"; host memory is used where a server holds {more} with it, of engines with a flag for it"
+        return [f"{said}."]
 
     def without_cache(self, server: ServerDesign) -> float:
         """What the server would hold with its prefix cache off."""
@@ -174,7 +194,7 @@ class Sessions(CachedLoad):
 
     def _most(self, server: ServerDesign, limits: Mapping[str, float], is_sure: bool) -> float:
         full, late = self._endless(server), server.late if is_sure else {}
-        if not full.places:
+        if not full.places or (server.work.max_model_len or math.inf) < self.agents.last_tokens:
             return 0.0
 
         def keeps(n_running: int) -> bool:
@@ -230,7 +250,7 @@ class Sessions(CachedLoad):
             "ttft_s": row["ttft_s"],
             "running_batch": running,
             self.tokens: row["requests_per_s"] * self.agents.output_tokens,
-            **_found(reused, with_host, row["running"]),
+            **self.found(server, reused, row["running"]),
         }
 
 
@@ -339,7 +359,8 @@ class TraceLoad(CachedLoad, RequestsAtRate):
             )
 
         endless = self._traffic(server, 0.0, with_host)
-        most = share * endless.full.requests_per_s if endless.places else 0.0
+        has_room = endless.places and (server.work.max_model_len or math.inf) >= self.longest_tokens
+        most = share * endless.full.requests_per_s if has_room else 0.0
         if not most or keeps(most):
             return most
         low, high = load.LEAST_LOAD * most, most
@@ -353,10 +374,20 @@ class TraceLoad(CachedLoad, RequestsAtRate):
     def results(self, server: ServerDesign, amount: float) -> Result:
         """Of the batch that decodes in the mean, and what is found."""
         of = self.traffic(server, amount)
-        found = (
-            {} if of.reused is None else _found(of.reused, self.with_host(server), self.waits(server, amount).running)
-        )
+        found = {} if of.reused is None else self.found(server, of.reused, self.waits(server, amount).running)
         return super().results(server, amount) | found
+
+    def notes(self) -> list[str]:
+        """How bursty it is, and what is left out or not known."""
+        notes = []
+        if self.busiest_per_s and self.busiest_per_s > (self.amount or 0.0):
+            most = f"{self.busiest_per_s:.3g}"
+            notes.append(f"The busiest minute of {self.name} has {most} requests/s: --rate {most} holds that.")
+        if self.requests is None:
+            notes.append(f"{self.name} names no blocks of its prompts: none is found (give {HASHED}).")
+        if self.n_left_out:
+            notes.append(f"{self.n_left_out:,} requests beyond the longest context are left out.")
+        return [*notes, *(super().notes() if self.requests else [])]
 
 
 @lru_cache(maxsize=64)
@@ -364,17 +395,6 @@ def _endless_hits(agents: Agents, page_tokens: int) -> stack_distances.Hits:
     """What is found of a session where nothing is ever given up."""
     alone = hits.agents_load(replace(agents, sessions=1), 1.0, 1)
     return stack_distances.hits(alone.requests, page_tokens, [0, ENDLESS], alone.first_counted)
-
-
-def _found(reused: FoundPrompts, with_host: bool, running: float) -> Result:
-    """What is found of prompts, by name."""
-    found = reused.mean_found_tokens
-    return {
-        "hit_rate": found / (found + reused.mean_own_tokens),
-        "with_host": with_host,
-        "is_full": running >= hits.FULL_SHARE * reused.fitting,
-        "joules_per_token": None,  # of prompts that are computed whole
-    }
 
 
 def trace_of(
@@ -397,9 +417,7 @@ def trace_of(
         requests = requests.take(fits)
         moments = Moments.of(requests)
     if requests.blocks is None and cache.asks:
-        raise InputError(
-            f"trace = {show(name)}: names no blocks of its prompts, so nothing is known to be found: {HASHED}"
-        )
+        raise InputError(f"trace = {show(name)}: names no blocks of its prompts, so none is found: give {HASHED}")
     if (rate := requests_per_s or moments.rate_per_s) is None:
         raise InputError(f"trace = {show(name)}: its requests come all at once: say how many a second (--rate)")
     return TraceLoad(

@@ -338,7 +338,7 @@ def _of_load(line: _Line, of_load: Mapping[str, Any], point: Point, stack: str) 
     else:
         line.left.append("prefix cache: on where the model allows it, as by default")
     if n_bytes := of_load.get("host_cache"):
-        size = round(n_bytes / 1e9) if stack == "sglang" else n_bytes * point.asked.n_devices / GIB
+        size = n_bytes // 10**9 if stack == "sglang" else n_bytes * point.asked.n_devices // GIB
         line.say("host_cache", size, f"of {n_bytes / 1e9:,.4g} GB a device")
 
 
