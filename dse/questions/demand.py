@@ -34,6 +34,12 @@ class ServedLoad(ABC):
     #: what binds where no limit does, and how it comes, in words
     bound: ClassVar[str]
     how: ClassVar[str] = ""
+    #: what is wrong where not even the least fits
+    no_room: ClassVar[str] = "no request fits"
+
+    def check(self, server: ServerDesign) -> None:
+        """Raise InputError for a server that is not modeled under this load."""
+        return
 
     def of(self, amount: float) -> ServedLoad:
         """The load at another amount."""
@@ -61,8 +67,8 @@ class ServedLoad(ABC):
         return []
 
     @abstractmethod
-    def most(self, server: ServerDesign) -> float:
-        """The load that a server holds without any limit: no more than this, and sooner computed."""
+    def most(self, server: ServerDesign, limits: Mapping[str, float]) -> float:
+        """The load that a server holds within limits: no more than this, and sooner computed."""
 
     @abstractmethod
     def least(self, server: ServerDesign) -> float:
@@ -112,7 +118,7 @@ class RequestsAtOnce(ServedLoad):
         """All of it."""
         return {"requests_per_s": None, "requests": self.amount}
 
-    def most(self, server: ServerDesign) -> float:
+    def most(self, server: ServerDesign, limits: Mapping[str, float]) -> float:
         """As many as fit and as the server takes."""
         return float(server.point.batch if server.point.max_batch else 0)
 
@@ -151,7 +157,7 @@ class RequestsAtRate(ServedLoad):
         """The server at a rate."""
         return server.traffic
 
-    def most(self, server: ServerDesign) -> float:
+    def most(self, server: ServerDesign, limits: Mapping[str, float]) -> float:
         """`MOST_LOAD` of what it serves at the low end when it is always full."""
         full = self.traffic(server, 0.0)
         return MOST_LOAD * server.slowest * full.full.requests_per_s if full.places else 0.0

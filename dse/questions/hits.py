@@ -51,6 +51,7 @@ LOOP_ERROR, MOST_TRIES = 1e-9, 50
 CURVE = ("format", "block_tokens", "plain_pool_tokens", "pool_tokens", "hit_rate", "requests_per_s", "gain", "is_own")
 #: share of the requests that fit which leave so little of the pool that hits are fewer than a stack's
 FULL_SHARE = 0.8
+NO_TREE_OF_BLOCKS = "stack = llama.cpp: a slot keeps its own last prompt, no tree of blocks"
 NO_TREE = "keeps tokens back until a group is packed: no prefix of it is shared"
 
 COLUMNS = (
@@ -406,7 +407,7 @@ def hits_by_format(
         designs = [plain, *(design for design in others if design.name != PLAIN)]
     stack = str(designs[0].speed(work)["stack"] or "")
     if stack.partition("@")[0] == "llama.cpp":
-        raise InputError("stack = llama.cpp: a slot keeps its own last prompt, no tree of blocks: give --stack vllm")
+        raise InputError(f"{NO_TREE_OF_BLOCKS}: give --stack vllm")
     load = _load_of(designs[0], work, source, progress)
     formats = [server_of(design, work, load, host_of(design)) for design in designs]
     found = hits_of(formats, load, (1.0,), progress)
@@ -457,7 +458,7 @@ def turn_s(plain: Candidate, work: Workload, agents: Agents) -> float:
     return float((result["ttft_s"] or 1.0) + agents.output_tokens * (result["tpot_s"] or 0.0))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=4)  # some are of 100 MB
 def agents_load(agents: Agents, answer_s: float, n_groups: int) -> PromptLoad:
     """The requests of agents, of one group where each has a pool of its own. Raises LimitError."""
     requests, first = requests_of_agents(replace(agents, sessions=-(-agents.sessions // n_groups)), answer_s)

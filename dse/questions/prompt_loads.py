@@ -71,6 +71,11 @@ class CachedLoad(ServedLoad):
 
     cache: PromptCache = PromptCache()
 
+    def check(self, server: ServerDesign) -> None:
+        """Raise InputError for a server that keeps no tree of prompts."""
+        if self.cache.is_on and str(server.fixed["stack"]).startswith("llama.cpp"):
+            raise InputError(hits.NO_TREE_OF_BLOCKS)
+
     @abstractmethod
     def held(self, server: ServerDesign, limits: Mapping[str, float], is_sure: bool, with_host: bool) -> float:
         """The largest load within limits, with or without host memory behind the server."""
@@ -134,6 +139,7 @@ class Sessions(CachedLoad):
 
     unit = "sessions"
     bound = "places"
+    no_room = "no pool holds the last turn of a session"
     tokens = "loop_tokens_per_s"
     how = "a session stays on its server, none waits for a place, and TPOT and TTFT are means over its turns"
 
@@ -188,9 +194,9 @@ class Sessions(CachedLoad):
         endless: TrafficServer = server.known["endless"]
         return endless
 
-    def most(self, server: ServerDesign) -> float:
-        """Sessions that it holds within the limits where all that was ever computed is found."""
-        return self._most(server, server.demand.limits, True)
+    def most(self, server: ServerDesign, limits: Mapping[str, float]) -> float:
+        """Sessions that it holds where all that was ever computed is found."""
+        return self._most(server, limits, True)
 
     def _most(self, server: ServerDesign, limits: Mapping[str, float], is_sure: bool) -> float:
         full, late = self._endless(server), server.late if is_sure else {}

@@ -528,8 +528,8 @@ def _nothing(found: Search) -> str:
     servers = [server for server in found.grid.servers if common.competes(server.fixed)]
     if not servers:
         return f"{common.NONE_RUNS}"
-    if not (fitting := [server for server in servers if server.most]):
-        reason = servers[-1].point.infeasible_reason
+    if not (fitting := [server for server in servers if server.has_room]):
+        reason = servers[-1].point.infeasible_reason or demand.load.no_room
         return f"no layout fits: {reason}: add --most, other --devices, or --weights of fewer bits"
     if not (fitting := [server for server in fitting if server.starts]):
         return f"{servers[-1].command.cannot[0]}: name another with --quantizers, or add --other-software"

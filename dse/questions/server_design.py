@@ -29,6 +29,7 @@ class ServerDesign:
         self.point = Point(design.device, design.plan, work)
         #: what loads have computed of it
         self.known: dict[Any, Any] = {}
+        demand.load.check(self)
 
     @property
     def fixed(self) -> Mapping[str, Any]:
@@ -86,8 +87,13 @@ class ServerDesign:
 
     @cached_property
     def most(self) -> float:
-        """The load that it holds without any limit: no more than this, and sooner computed than `holds`."""
-        return self.demand.load.most(self)
+        """The load that it holds: no more than this, and sooner computed than `holds`."""
+        return self.demand.load.most(self, self.demand.limits)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it holds anything at all, whatever the limits."""
+        return self.demand.load.most(self, {}) > 0
 
     @cached_property
     def holds(self) -> float:
