@@ -90,6 +90,7 @@ class SimulateServing(OnDesign, WithHost, Printed):
             "admission",
             "page_tokens",
             "batching",
+            "max_num_seqs",
             "weights_bits",
             "weights",
             "activation_bits",
