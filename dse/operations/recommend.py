@@ -29,8 +29,8 @@ from dse.operations.shared import (
 from dse.specs.workload import MAX_BATCH, MAX_DEVICES, MAX_OUTPUT_TOKENS, Workload
 
 if TYPE_CHECKING:
-    from dse.questions.demand import ServedLoad
     from dse.questions.recommend import Recommendation
+    from dse.questions.server_design import ServedLoad
     from dse.specs.device_and_model import HardwareSpec, ModelSpec
     from dse.validate.saved_plan import PlanCheck
 
@@ -175,7 +175,10 @@ class Recommend(AssumesLike, WithAgents, WithHost, WithLimits, Sourced, WithFigu
         for name, of in lengths.items():
             if getattr(self, name) is not None:
                 why |= dict.fromkeys(of, f"with --{name}, which has lengths of its own")
-        return why
+        # of options beside these the default may be said: an agent does
+        usual = {field.name: field.default for field in fields_of(type(self))}
+        beside = (*self.of_sessions, "no_prefix_cache", "host_overlap")
+        return {name: text for name, text in why.items() if name not in beside or getattr(self, name) != usual[name]}
 
     def value(self, outcome: Any) -> Recommendation:
         """The deployments that hold the load within the limits."""
@@ -186,7 +189,7 @@ class Recommend(AssumesLike, WithAgents, WithHost, WithLimits, Sourced, WithFigu
         """The deployments that hold the load within the limits; of a plan what became of it."""
         if self.check:
             return self._checked(self.check)
-        from dse.questions import demand, grid, layouts, recommend, search
+        from dse.questions import grid, layouts, recommend, search, server_design
         from dse.questions.changes import changes
         from dse.specs import prices
         from dse.specs.measurements import CLOSED
@@ -214,7 +217,7 @@ class Recommend(AssumesLike, WithAgents, WithHost, WithLimits, Sourced, WithFigu
         least = min(price.usd_per_hour(1, 1) for price in priced.values())
         if budget_usd < least:
             raise InputError(f"budget = {show(self.budget)}: one device costs {least:,.4g} USD an hour: give more")
-        asked = demand.Demand(load, limits_s)
+        asked = server_design.Demand(load, limits_s)
         choices = grid.Choices(
             engines=None if self.engines is None else tuple(several(self.engines)),
             quantizers=None if self.quantizers is None else tuple(several(self.quantizers)),
@@ -246,10 +249,14 @@ class Recommend(AssumesLike, WithAgents, WithHost, WithLimits, Sourced, WithFigu
 
     def _load(self, model: ModelSpec, work: Workload, console: Console) -> ServedLoad:
         """The load that is asked for. Raises InputError."""
-        from dse.questions import demand
+        from dse.questions import server_design
 
         if self.sessions is None and self.trace is None:
-            return demand.RequestsAtRate(self.rate) if self.rate is not None else demand.RequestsAtOnce(self.requests)
+            return (
+                server_design.RequestsAtRate(self.rate)
+                if self.rate is not None
+                else server_design.RequestsAtOnce(self.requests)
+            )
         from dse.questions import prompt_loads
         from dse.serving.agents import check_agents
 

@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from dse.model.deployed import n_groups_of
 from dse.model.kv_layout import KvPlan
 from dse.questions import hits, load
 from dse.questions.common import TIE, Candidate, Result
-from dse.questions.demand import MOST_LOAD, RequestsAtRate, ServedLoad, largest
+from dse.questions.server_design import MOST_LOAD, RequestsAtRate, ServedLoad, ServerDesign, largest
 from dse.serving import arrivals, stack_distances, trace_tables
 from dse.serving.agents import Agents
 from dse.serving.at_rate import waits_at
@@ -29,9 +29,6 @@ from dse.serving.requests import Moments, Requests
 from dse.serving.steady_state import FoundPrompts, HostMemory, TrafficServer
 from dse.specs import server_flags
 from dse.specs.workload import Workload
-
-if TYPE_CHECKING:
-    from dse.questions.server_design import ServerDesign
 
 #: room beyond what a draw of requests says, which is some percent off: a bound is above all draws
 BEYOND_DRAWS = 1.05
@@ -46,7 +43,7 @@ SIZE_RATIO, N_SIZES = 2 ** (1 / 8), 8 * 40
 
 @dataclass(frozen=True, kw_only=True)
 class PromptCache:
-    """What may be found of prompts: with the prefix cache on or off, and host memory behind a design, if any."""
+    """A server's memory of prompts: with the prefix cache on or off, and host memory behind a design, if any."""
 
     is_on: bool = True
     host_of: Callable[[Candidate, Workload], HostMemory | None] = lambda design, work: None
@@ -103,7 +100,7 @@ class CachedLoad(ServedLoad):
         return {"host_cache": host.capacity_bytes} if host else {}
 
     def found(self, server: ServerDesign, reused: FoundPrompts, running: float) -> Result:
-        """What is found of prompts, by name."""
+        """Name what is found of prompts."""
         found = reused.mean_found_tokens
         return {
             "hit_rate": found / (found + reused.mean_own_tokens),
@@ -113,7 +110,7 @@ class CachedLoad(ServedLoad):
         }
 
     def notes(self) -> list[str]:
-        """How hits are counted."""
+        """Say how hits are counted."""
         if not self.cache.is_on:
             return ["The prefix cache is off: no prompt is found."]
         said = "Found: in whole blocks, those used longest ago given up first"
@@ -123,7 +120,7 @@ class CachedLoad(ServedLoad):
         return [f"{said}."]
 
     def without_cache(self, server: ServerDesign) -> float:
-        """What the server would hold with its prefix cache off."""
+        """The load that the server would hold with its prefix cache off."""
         load = replace(self, cache=PromptCache(is_on=False))
         demand = server.demand._replace(load=load)
         return type(server)(server.asked, server.design, server.work, demand).holds
@@ -246,7 +243,7 @@ class Sessions(CachedLoad):
         return float(self._row(server, int(amount), self.with_host(server))[name]) * server.late[name]
 
     def results(self, server: ServerDesign, amount: float) -> Result:
-        """Of the turns that run in the mean, with rate, TPOT and TTFT of the loop."""
+        """Results of the turns that run in the mean, with rate, TPOT and TTFT of the loop."""
         n, with_host = int(amount), self.with_host(server)
         row, reused = self._row(server, n, with_host), self.traffic(server, n, with_host).reused
         assert reused
@@ -378,13 +375,13 @@ class TraceLoad(CachedLoad, RequestsAtRate):
         return low
 
     def results(self, server: ServerDesign, amount: float) -> Result:
-        """Of the batch that decodes in the mean, and what is found."""
+        """Results of the batch that decodes in the mean, and what is found."""
         of = self.traffic(server, amount)
         found = {} if of.reused is None else self.found(server, of.reused, self.waits(server, amount).running)
         return super().results(server, amount) | found
 
     def notes(self) -> list[str]:
-        """How bursty it is, and what is left out or not known."""
+        """Say how bursty it is, and what is left out or not known."""
         notes = []
         if self.busiest_per_s and self.busiest_per_s > (self.amount or 0.0):
             most = f"{self.busiest_per_s:.3g}"
@@ -398,7 +395,7 @@ class TraceLoad(CachedLoad, RequestsAtRate):
 
 @lru_cache(maxsize=64)
 def _endless_hits(agents: Agents, page_tokens: int) -> stack_distances.Hits:
-    """What is found of a session where nothing is ever given up."""
+    """Hits of a session where nothing is ever given up."""
     alone = hits.agents_load(replace(agents, sessions=1), 1.0, 1)
     return stack_distances.hits(alone.requests, page_tokens, [0, ENDLESS], alone.first_counted)
 

@@ -17,12 +17,11 @@ from dse.model.uncertainty import Gain
 from dse.questions import common, interactivity, layouts, search
 from dse.questions.changes import Change, Changes
 from dse.questions.common import QuestionAnswer, Result, limits_text, sure_text
-from dse.questions.demand import Demand
 from dse.questions.grid import Grid
 from dse.questions.measured_fronts import MeasuredFront, measured_front
 from dse.questions.prompt_loads import CachedLoad
 from dse.questions.search import Budget, Fleet, Search
-from dse.questions.server_design import ROUNDING, ServerDesign
+from dse.questions.server_design import ROUNDING, Demand, ServerDesign
 from dse.questions.two_runs import RERUN_90, TwoRuns, two_runs
 from dse.specs.prices import Price
 
@@ -231,7 +230,7 @@ class Recommendation(QuestionAnswer):
         return lines
 
     def _without_cache(self) -> str:
-        """What the prefix cache gives."""
+        """Say what the prefix cache gives."""
         first, load = self.first, self.search.demand.load
         assert isinstance(load, CachedLoad)
         holds = load.without_cache(first.server)

@@ -14,9 +14,8 @@ from dse.model import uncertainty
 from dse.model.formulas import energy
 from dse.questions import common, interactivity
 from dse.questions.common import Result
-from dse.questions.demand import Demand
 from dse.questions.grid import Grid
-from dse.questions.server_design import ROUNDING, ServerDesign
+from dse.questions.server_design import ROUNDING, Demand, ServerDesign
 from dse.questions.two_runs import RERUN_90
 from dse.specs.prices import Price
 

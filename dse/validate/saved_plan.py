@@ -23,8 +23,8 @@ from dse.core.version import VERSION
 from dse.model import engine, uncertainty
 from dse.quantizers import QuantizerSpec
 from dse.questions import layouts
-from dse.questions.demand import RequestsAtOnce, RequestsAtRate
 from dse.questions.recommend import Recommendation, told
+from dse.questions.server_design import RequestsAtOnce, RequestsAtRate
 from dse.specs import catalog, device_and_model, engines, server_flags
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.releases import release_of
