@@ -382,7 +382,9 @@ class TraceLoad(CachedLoad, RequestsAtRate):
 
     def notes(self) -> list[str]:
         """Say how bursty it is, and what is left out or not known."""
-        notes = []
+        notes = [
+            "Times by the moments of its lengths: of very unequal prompts `dse simulate --trace` finds longer ones."
+        ]
         if self.busiest_per_s and self.busiest_per_s > (self.amount or 0.0):
             most = f"{self.busiest_per_s:.3g}"
             notes.append(f"The busiest minute of {self.name} has {most} requests/s: --rate {most} holds that.")
