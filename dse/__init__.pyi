@@ -1138,13 +1138,13 @@ def hits(
     quantizers: Sequence[Quantizer] | None = None,
     workload: Workload | None = None,
     *,
+    output_tokens: int = 256,
+    trace: str | None = None,
     sessions: int | None = None,
     turns: int = 20,
     growth: int = 1200,
-    output_tokens: int = 256,
     think: str = "8 s",
     shared: int = 0,
-    trace: str | None = None,
     host_cache: int | None = None,
     host_link: str | None = None,
     host_start: str | None = None,
@@ -1203,13 +1203,13 @@ def hits(
     model: Model name, .toml file or config.json.
     quantizers: Formats to compare with 16 bits; default: all that the engine runs there for the model.
     workload: Requests, lengths, memory, weights and devices, as `dse.Workload(batch=64, tp=2)`.
+    output_tokens: Generated tokens of a turn, which its growth includes.
+    trace: A trace that names the blocks of its prompts, in place of agents.
     sessions: Agents at a time.
     turns: Turns of a session, which a new one follows.
     growth: Tokens that a turn adds to the context, its answer included.
-    output_tokens: Generated tokens of a turn, which its growth includes.
     think: Time between an answer and the next turn, mean.
     shared: Tokens that all sessions begin with: system prompt and tools.
-    trace: A trace that names the blocks of its prompts, in place of agents.
     host_cache: Host memory for blocks that the device gives up, for each device; default: none.
     host_link: Bandwidth from host memory to a device, one direction; with --host-cache.
     host_start: Time before a load from host memory begins; default: none.
@@ -1686,6 +1686,9 @@ def recommend(
     devices: Sequence[str] = (),
     rate: float | None = None,
     requests: int | None = None,
+    trace: str | None = None,
+    output_tokens: int | None = None,
+    no_prefix_cache: bool = False,
     start: str | None = None,
     objective: Literal["cost", "devices", "throughput", "energy"] = "cost",
     budget: str | None = None,
@@ -1697,12 +1700,21 @@ def recommend(
     most: int | None = None,
     any_size: bool = False,
     workload: Workload | None = None,
+    sessions: int | None = None,
+    turns: int = 20,
+    growth: int = 1200,
+    think: str = "8 s",
+    shared: int = 0,
+    host_cache: int | None = None,
+    host_link: str | None = None,
+    host_start: str | None = None,
+    host_overlap: Literal["layers", "none"] = "layers",
+    host_format: Quantizer | None = None,
     max_tpot: str | None = None,
     max_ttft: str | None = None,
     bits: Literal["closed", "measured"] = "closed",
     measurements: str | None = None,
     input_tokens: int = 1024,
-    output_tokens: int = 1024,
     weights: str | None = None,
     max_num_seqs: int | None = None,
     prompt_budget_tokens: int | None = None,
@@ -1716,12 +1728,18 @@ def recommend(
 
     Searches every device with every engine, KV format that the engine runs there, and layout over 1, 2, 4, 8 devices
     and whole nodes, each in as many servers as hold the load within the limits at the upper end of their intervals.
-    The load is a rate, or a number of requests at all times; without one, as much as the devices hold (8xh200).
+    The load is a rate, a number of requests at all times, sessions of agents, or a trace; without one, as much as the
+    devices hold (8xh200). What agents, or a trace that names its blocks, find of their prompts is that of each server's
+    pool.
 
     model: Model name, .toml file or config.json.
     devices: Devices to choose from; with a number, 8xh200, no more than so many.
     rate: Requests a second, which come at random.
     requests: Requests at all times, in place of a rate.
+    trace: Requests as in a trace: its lengths, its rate or --rate, and what prompts share where a
+        .jsonl file names their blocks.
+    output_tokens: Output tokens of a request; default: 1,024, of a turn of --sessions 256.
+    no_prefix_cache: Keep no prompts for later ones.
     start: A server that runs today on the first device, as it is started, or its start-up log: each
         difference from the best, and its gain.
     objective: What must be best.
@@ -1736,6 +1754,16 @@ def recommend(
     most: Devices of one server at most; default: 16.
     any_size: Try other sizes than 1, 2, 4, 8 and whole nodes of 8 too.
     workload: Requests, lengths, memory, weights and devices, as `dse.Workload(batch=64, tp=2)`.
+    sessions: Agents at a time.
+    turns: Turns of a session, which a new one follows.
+    growth: Tokens that a turn adds to the context, its answer included.
+    think: Time between an answer and the next turn, mean.
+    shared: Tokens that all sessions begin with: system prompt and tools.
+    host_cache: Host memory for blocks that the device gives up, for each device; default: none.
+    host_link: Bandwidth from host memory to a device, one direction; with --host-cache.
+    host_start: Time before a load from host memory begins; default: none.
+    host_overlap: Load beside the step that computes the rest, layer by layer, or before it.
+    host_format: Format of blocks in host memory, where it is another than the device's.
     max_tpot: Most time per token of a user.
     max_ttft: Most time to the first token.
     bits: Nominal outlier and sink counts, or those that the measured data had.

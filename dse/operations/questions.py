@@ -17,6 +17,7 @@ from dse.operations.shared import (
     Printed,
     Quantizer,
     Sourced,
+    WithAgents,
     WithFigure,
     WithHost,
     WithLimits,
@@ -379,7 +380,7 @@ class PredictLoad(OnDesign, WithLimits, WithFigure):
     function="hits",
     positional=("device", "model", "quantizers", "workload"),
 )
-class FindHits(OnDevice, WithHost, WithWorkload, Sourced, WithFigure):
+class FindHits(OnDevice, WithAgents, WithHost, WithWorkload, Sourced, WithFigure):
     """Find what each KV format's pool keeps of prompts: hits, TTFT, requests per second, price, agents that fit.
 
     Of agents in a closed loop: --sessions of them at a time, each of --turns, whose prompts are --shared tokens and all
@@ -391,16 +392,6 @@ class FindHits(OnDevice, WithHost, WithWorkload, Sourced, WithFigure):
     [('fp16', 19), ('fp8', 38)]
     """
 
-    sessions: int | None = option(None, "Agents at a time.", WHOLE, metavar="N", low=1, high=100_000, is_said=True)
-    turns: int = option(20, "Turns of a session, which a new one follows.", WHOLE, metavar="N", low=1, high=10_000)
-    growth: int = option(
-        1200,
-        "Tokens that a turn adds to the context, its answer included.",
-        TOKENS,
-        metavar="1.2k",
-        low=2,
-        high=MAX_INPUT_TOKENS,
-    )
     output_tokens: int = option(
         256,
         "Generated tokens of a turn, which its growth includes.",
@@ -408,15 +399,6 @@ class FindHits(OnDevice, WithHost, WithWorkload, Sourced, WithFigure):
         name="output",
         metavar="N",
         low=1,
-        high=MAX_INPUT_TOKENS,
-    )
-    think: str = option("8 s", "Time between an answer and the next turn, mean.", metavar="'8 s'", unit="s")
-    shared: int = option(
-        0,
-        "Tokens that all sessions begin with: system prompt and tools.",
-        TOKENS,
-        metavar="6k",
-        low=0,
         high=MAX_INPUT_TOKENS,
     )
     trace: str | None = option(
@@ -442,33 +424,22 @@ class FindHits(OnDevice, WithHost, WithWorkload, Sourced, WithFigure):
 
     def unused(self) -> dict[str, str]:
         """A trace has prompts of its own."""
-        names = ("sessions", "turns", "growth", "think", "shared", "output_tokens")
+        names = ("sessions", *self.of_sessions, "output_tokens")
         of_agents = dict.fromkeys(names, "with --trace, which has prompts of its own") if self.trace else {}
         return of_agents | self.unused_of_host()
 
     def run(self, console: Console = SILENT) -> HitsByFormat:
         """Hits of each format's pool, and what they bring."""
         from dse.questions.hits import hits_by_format
-        from dse.serving.agents import Agents
         from dse.specs.measurements import CLOSED
-        from dse.specs.quantity import named_quantity
 
         if not (self.trace or self.sessions):
             raise InputError(self.lacking())
-        think_s = named_quantity("think", self.think, "s", 0, 1e6).si
-        agents = Agents(
-            sessions=self.sessions or 1,
-            turns=self.turns,
-            growth_tokens=self.growth,
-            think_s=think_s,
-            shared_tokens=self.shared,
-            output_tokens=self.output_tokens,
-        )
         return hits_by_format(
             self.hardware(),
             self.language_model(),
             self.workload,
-            self.trace or agents,
+            self.trace or self.agents(self.output_tokens),
             None if self.quantizers is None else several(self.quantizers),
             self.source() or CLOSED,
             lambda design: self.host(design, self.workload),

@@ -9,31 +9,44 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dse.core.errors import InputError, show
-from dse.core.field import NAMES, NUMBER, PERCENT, SWITCH, WHOLE
+from dse.core.field import NAMES, NUMBER, PERCENT, SWITCH, TOKENS, WHOLE
 from dse.operations.declare import SILENT, Console, argument, fields_of, operation, option, work
 from dse.operations.shared import (
     AssumesLike,
     Model,
     Sourced,
+    WithAgents,
     WithFigure,
+    WithHost,
     WithLimits,
     counted,
     hardware,
     language_model,
+    layout,
     model_option,
     several,
 )
-from dse.specs.workload import MAX_BATCH, MAX_DEVICES, MOST_DEVICES, SEARCHED_ENGINES, USUAL_DROP, Workload
+from dse.specs.workload import (
+    MAX_BATCH,
+    MAX_DEVICES,
+    MAX_OUTPUT_TOKENS,
+    MOST_DEVICES,
+    SEARCHED_ENGINES,
+    USUAL_DROP,
+    Workload,
+)
 
 if TYPE_CHECKING:
     from dse.questions.recommend import Recommendation
-    from dse.specs.device_and_model import HardwareSpec
+    from dse.questions.server_design import ServedLoad
+    from dse.specs.device_and_model import HardwareSpec, ModelSpec
     from dse.validate.saved_plan import PlanCheck
 
+#: output tokens of a turn, where none are given
+AGENT_OUTPUT = 256
 #: fields of a workload that a user says; the search has the rest
 SAID = (
     "input_tokens",
-    "output_tokens",
     "weights",
     "max_num_seqs",
     "prompt_budget_tokens",
@@ -46,12 +59,14 @@ SAID = (
 
 
 @operation("recommend", "What to run for a load: advice that ends in a command.", function="recommend")
-class Recommend(AssumesLike, WithLimits, Sourced, WithFigure):
+class Recommend(AssumesLike, WithAgents, WithHost, WithLimits, Sourced, WithFigure):
     """Recommend what to run for a load: devices, engine, KV format and layout, and how many servers.
 
     Searches every device with every engine, KV format that the engine runs there, and layout over 1, 2, 4, 8 devices
     and whole nodes, each in as many servers as hold the load within the limits at the upper end of their intervals.
-    The load is a rate, or a number of requests at all times; without one, as much as the devices hold (8xh200).
+    The load is a rate, a number of requests at all times, sessions of agents, or a trace; without one, as much as the
+    devices hold (8xh200). What agents, or a trace that names its blocks, find of their prompts is that of each server's
+    pool.
 
     >>> found = dse.recommend(model="qwen3-32b", devices=["h100", "l40s"], rate=2, max_tpot="30 ms")
     >>> found.best["device"], found.best["n_servers"]
@@ -74,6 +89,22 @@ class Recommend(AssumesLike, WithLimits, Sourced, WithFigure):
     requests: int | None = option(
         None, "Requests at all times, in place of a rate.", WHOLE, metavar="64", low=1, high=MAX_BATCH
     )
+    trace: str | None = option(
+        None,
+        "Requests as in a trace: its lengths, its rate or --rate, and what prompts share where a .jsonl file names "
+        "their blocks.",
+        metavar="azure-conv|azure-code|FILE",
+    )
+    output_tokens: int | None = option(
+        None,
+        "Output tokens of a request; default: 1,024, of a turn of --sessions 256.",
+        TOKENS,
+        name="output",
+        metavar="N",
+        low=1,
+        high=MAX_OUTPUT_TOKENS,
+    )
+    no_prefix_cache: bool = option(False, "Keep no prompts for later ones.", SWITCH)
     start: str | None = option(
         None,
         "A server that runs today on the first device, as it is started, or its start-up log: each difference from the "
@@ -138,9 +169,24 @@ class Recommend(AssumesLike, WithLimits, Sourced, WithFigure):
             return dict.fromkeys(
                 sorted(names - {"log", "check", "as_json", "assume_like"}), "beside --check, whose plan says it"
             )
-        is_full = self.rate is None and self.requests is None
-        why = {"objective": "without --rate or --requests, when the most throughput is searched"} if is_full else {}
-        return {**why, "log": "without --check PLAN"}
+        why = {"log": "without --check PLAN", **self.unused_of_host()}
+        if self.sessions is None and self.trace is None:
+            shares = "without --sessions or --trace, whose prompts begin alike"
+            why |= {"host_cache": shares, "no_prefix_cache": shares}
+            if self.rate is None and self.requests is None:
+                why |= {"objective": "without --rate or --requests, when the most throughput is searched"}
+        if self.sessions is None:
+            why |= dict.fromkeys(self.of_sessions, "without --sessions")
+        if self.no_prefix_cache:
+            why |= {"host_cache": "with --no-prefix-cache: it keeps what the prefix cache gives up"}
+        lengths = {"trace": ("input_tokens", "output_tokens"), "sessions": ("input_tokens",)}
+        for name, of in lengths.items():
+            if getattr(self, name) is not None:
+                why |= dict.fromkeys(of, f"with --{name}, which has lengths of its own")
+        # of options beside these the default may be said: an agent does
+        usual = {field.name: field.default for field in fields_of(type(self))}
+        beside = (*self.of_sessions, "no_prefix_cache", "host_overlap")
+        return {name: text for name, text in why.items() if name not in beside or getattr(self, name) != usual[name]}
 
     def value(self, outcome: Any) -> Recommendation:
         """The deployments that hold the load within the limits."""
@@ -151,13 +197,12 @@ class Recommend(AssumesLike, WithLimits, Sourced, WithFigure):
         """The deployments that hold the load within the limits; of a plan what became of it."""
         if self.check:
             return self._checked(self.check)
-        from dse.questions import demand, grid, recommend, search
+        from dse.questions import grid, recommend, search, server_design
         from dse.questions.changes import changes
         from dse.specs import prices
         from dse.specs.measurements import CLOSED
 
-        if self.rate is not None and self.requests is not None:
-            raise InputError(f"requests = {self.requests}: cannot stand beside --rate {self.rate:g}: give one of both")
+        self._check_one()
         devices, counts = self._hardware()
         if not devices:
             raise InputError("devices is missing: name those to choose from, such as h100 or 8xh200")
@@ -172,18 +217,21 @@ class Recommend(AssumesLike, WithLimits, Sourced, WithFigure):
             raise InputError(f"from = {show(self.start)}: names no model that is known here: add --model")
         if said.get("weights") and work.weights is None:
             work = replace(work, weights=said["weights"])
-        if self.rate is None and self.requests is None and len(counts) < len(devices):
+        n_out = self.output_tokens or (AGENT_OUTPUT if self.sessions else work.output_tokens)
+        work = replace(work, output_tokens=n_out)
+        spec = language_model(model)
+        load = self._load(spec, work, console)
+        if load.amount is None and len(counts) < len(devices):
             name = next(name for name in devices if name not in counts)
             raise InputError(
-                "rate is missing: say the load, such as --rate 5 (a second) or --requests 64 (at all times), or how "
-                f"many devices there are to fill, such as --devices 8x{name}"
+                "rate is missing: say the load, such as --rate 5 (a second), --requests 64 (at all times), --sessions "
+                f"100 or --trace FILE, or how many devices there are to fill, such as --devices 8x{name}"
             )
-        limits_s, budget_usd = self.limits_s(self.workload.output_tokens), self._budget_usd()
+        limits_s, budget_usd = self.limits_s(n_out), self._budget_usd()
         least = min(price.usd_per_hour(1, 1) for price in priced.values())
         if budget_usd < least:
             raise InputError(f"budget = {show(self.budget)}: one device costs {least:,.4g} USD an hour: give more")
-        load = demand.AtRandom(self.rate) if self.rate is not None else demand.AtOnce(self.requests)
-        asked = demand.Demand(load, limits_s)
+        asked = server_design.Demand(load, limits_s)
         choices = grid.Choices(
             engines=None if self.engines is None else tuple(several(self.engines)),
             quantizers=None if self.quantizers is None else tuple(several(self.quantizers)),
@@ -192,14 +240,48 @@ class Recommend(AssumesLike, WithLimits, Sourced, WithFigure):
             max_drop_frac=self.max_drop,
             bits=self.source() or CLOSED,
         )
-        found = grid.grid_of(devices, language_model(model), work, asked, choices, counts)
+        found = grid.grid_of(devices, spec, work, asked, choices, counts)
         objective = self.objective if asked.amount else "throughput"
         budget = search.Budget(budget_usd, counts)
         answer = recommend.recommend(found, asked, priced, objective, budget, console.progress)
         if self.start:
             answer = replace(answer, changes=changes(self.start, said, left_out, answer.search, choices.bits))
-        self.say_left_out(self.workload.output_tokens, console)
+        self.say_left_out(n_out, console)
         return answer
+
+    def _check_one(self) -> None:
+        """Raise InputError for two loads; a trace may have another rate than its own."""
+        given = {name: getattr(self, name) for name in ("sessions", "trace", "requests", "rate")}
+        said = [name for name, value in given.items() if value is not None]
+        if len(said) > 1 and said != ["trace", "rate"]:
+            first, other = said[:2]
+            raise InputError(f"{first} = {show(given[first])}: cannot stand beside --{other}: give one of both")
+        if self.objective == "energy" and (self.sessions or self.trace):
+            raise InputError(
+                "objective = energy: is not known of prompts that are found: give cost, devices or throughput"
+            )
+
+    def _load(self, model: ModelSpec, work: Workload, console: Console) -> ServedLoad:
+        """The load that is asked for. Raises InputError."""
+        from dse.questions import server_design
+
+        if self.sessions is None and self.trace is None:
+            return (
+                server_design.RequestsAtRate(self.rate)
+                if self.rate is not None
+                else server_design.RequestsAtOnce(self.requests)
+            )
+        from dse.questions import prompt_loads
+        from dse.serving.agents import check_agents
+
+        longest = work.max_model_len or model.max_position_tokens
+        asks = self.no_prefix_cache or self.host_cache is not None
+        cache = prompt_loads.PromptCache(is_on=not self.no_prefix_cache, host_of=self.host, asks=asks)
+        if self.trace is not None:
+            return prompt_loads.trace_of(self.trace, self.rate, longest, cache, console.progress)
+        agents = self.agents(work.output_tokens)
+        check_agents(agents, longest)
+        return prompt_loads.Sessions(self.sessions, agents, layout(model, "fp16", "fp16"), cache=cache)
 
     def _checked(self, plan: str) -> PlanCheck:
         """A log or a benchmark beside a plan. Raises InputError."""

@@ -7,17 +7,18 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import MISSING, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 from dse.core.errors import InputError, show
-from dse.core.field import BYTES, SWITCH
+from dse.core.field import BYTES, SWITCH, TOKENS, WHOLE
 from dse.operations.declare import Console, Operation, operation, option, work, work_field
-from dse.specs.workload import DEPLOYMENT, MEMORY, TIMING, Workload
+from dse.specs.workload import DEPLOYMENT, MAX_INPUT_TOKENS, MEMORY, TIMING, Workload
 
 if TYPE_CHECKING:
     from dse.model.kv_layout import KvPlan
     from dse.quantizers import QuantizerSpec
     from dse.questions.common import Candidate
+    from dse.serving.agents import Agents
     from dse.serving.steady_state import HostMemory
     from dse.specs.device_and_model import HardwareSpec, ModelSpec
     from dse.specs.measurements import Bits
@@ -359,6 +360,47 @@ class WithFigure(Printed):
         if self.as_json:
             console.say(line)
         return [] if self.as_json else [line]
+
+
+@operation()
+class WithAgents(Operation):
+    """Agents in a closed loop."""
+
+    sessions: int | None = option(None, "Agents at a time.", WHOLE, metavar="N", low=1, high=100_000, is_said=True)
+    turns: int = option(20, "Turns of a session, which a new one follows.", WHOLE, metavar="N", low=1, high=10_000)
+    growth: int = option(
+        1200,
+        "Tokens that a turn adds to the context, its answer included.",
+        TOKENS,
+        metavar="1.2k",
+        low=2,
+        high=MAX_INPUT_TOKENS,
+    )
+    think: str = option("8 s", "Time between an answer and the next turn, mean.", metavar="'8 s'", unit="s")
+    shared: int = option(
+        0,
+        "Tokens that all sessions begin with: system prompt and tools.",
+        TOKENS,
+        metavar="6k",
+        low=0,
+        high=MAX_INPUT_TOKENS,
+    )
+    #: what says more of the sessions
+    of_sessions: ClassVar[tuple[str, ...]] = ("turns", "growth", "think", "shared")
+
+    def agents(self, output_tokens: int) -> Agents:
+        """The agents. Raises InputError."""
+        from dse.serving.agents import Agents
+        from dse.specs.quantity import named_quantity
+
+        return Agents(
+            sessions=self.sessions or 1,
+            turns=self.turns,
+            growth_tokens=self.growth,
+            think_s=named_quantity("think", self.think, "s", 0, 1e6).si,
+            shared_tokens=self.shared,
+            output_tokens=output_tokens,
+        )
 
 
 @operation()

@@ -10,8 +10,7 @@ from dse.model import quality
 from dse.model.kv_layout import Same
 from dse.questions import common, engine_formats, layouts
 from dse.questions.common import Candidate
-from dse.questions.demand import Demand
-from dse.questions.server_design import ServerDesign
+from dse.questions.server_design import Demand, ServerDesign
 from dse.specs import collectives
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.measurements import CLOSED, Bits

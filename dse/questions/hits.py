@@ -7,7 +7,7 @@ one server (`dse.serving.steady_state`) what they bring.
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -45,12 +45,13 @@ LEAST_HITS = 0.01
 #: pools over that of 16 bits at which the figure has gains, and formats that it draws
 POOL_FACTORS = tuple(2.0 ** (k / 2) for k in range(-8, 9))
 MOST_DRAWN = 5
-#: halvings of the number of requests that run at a time
-N_HALVINGS = 30
+#: of the number of requests that run at a time: error as a share of the sessions, and tries at most
+LOOP_ERROR, MOST_TRIES = 1e-9, 50
 #: columns of the figure's table
 CURVE = ("format", "block_tokens", "plain_pool_tokens", "pool_tokens", "hit_rate", "requests_per_s", "gain", "is_own")
 #: share of the requests that fit which leave so little of the pool that hits are fewer than a stack's
 FULL_SHARE = 0.8
+NO_TREE_OF_BLOCKS = "stack = llama.cpp: a slot keeps its own last prompt, no tree of blocks"
 NO_TREE = "keeps tokens back until a group is packed: no prefix of it is shared"
 
 COLUMNS = (
@@ -117,19 +118,20 @@ class FormatServer:
         assert self.host
         return self.host.bandwidth_bytes_per_s / self.token_bytes
 
-    def served(self, hits: Hits, load: PromptLoad, pool_tokens: float, behind_tokens: float = 0.0) -> dict[str, Any]:
-        """Means over requests of a server with so large a pool, by column; of a pool that holds no request, None.
-
-        Of agents the closed loop of all of them; of a trace a server that is always full. `behind_tokens`: kept in host
-        memory behind the pool, from where they are always fetched, as servers do.
+    def traffic(
+        self, hits: Hits, load: PromptLoad, pool_tokens: float, behind_tokens: float = 0.0, times: float = 1.0
+    ) -> TrafficServer:
+        """The server of the load with so large a pool; `behind_tokens` are kept in host memory behind it, from where
+        they are always fetched, as servers do. Of one in `times` of the load's requests, those that begin alike
+        together, it finds what of all would be found in memory so many times as large (`FormatServer.served` has all).
         """
         moments, agents = load.moments, load.agents
         on_device, behind = (
-            int(tokens // self.page_tokens) if self.keeps_prefixes else 0
+            times * tokens // self.page_tokens if self.keeps_prefixes else 0
             for tokens in (pool_tokens, pool_tokens + behind_tokens)
         )
-        found, squared, own_squared = hits.moments[behind]
-        from_host = found - hits.moments[on_device][0]
+        found, squared, own_squared = hits.means(behind)
+        from_host = found - hits.means(on_device)[0]
         load_s = self.host.start_s + from_host / self.link_tokens_per_s if self.host and from_host > 0 else 0.0
         shared = agents.shared_tokens if agents and self.keeps_prefixes else 0
         own_tokens = moments.mean_input_tokens + moments.mean_output_tokens - shared
@@ -147,12 +149,27 @@ class FormatServer:
         )
         device, plan = self.design.device, self.design.plan
         how = steady_state.scheduler_of(device, plan, self.work)
-        server = TrafficServer.of(device, plan, self.work, moments, how, reused)
+        return TrafficServer.of(device, plan, self.work, moments, how, reused)
+
+    def served(self, hits: Hits, load: PromptLoad, pool_tokens: float, behind_tokens: float = 0.0) -> dict[str, Any]:
+        """Means over requests of a server with so large a pool, by column; of a pool that holds no request, None.
+
+        Of agents the closed loop of all of them; of a trace a server that is always full. `behind_tokens`: kept in host
+        memory behind the pool (`traffic`).
+        """
+        server = self.traffic(hits, load, pool_tokens, behind_tokens)
         numbers = dict.fromkeys(("ttft_s", "tpot_s", "requests_per_s", "usd_per_million_tokens", "running", "waiting"))
         if server.places:
-            numbers = _in_loop(server, agents) if agents else _row(server.full, float(server.places))
-        is_full = (numbers["running"] or 0.0) >= FULL_SHARE * fitting > 0
-        return {"hit_rate": found / moments.mean_input_tokens, "saved_tokens": found, "is_full": is_full, **numbers}
+            numbers = in_loop(server, load.agents) if load.agents else _row(server.full, float(server.places))
+        assert server.reused
+        is_full = (numbers["running"] or 0.0) >= FULL_SHARE * server.reused.fitting > 0
+        found = server.reused.mean_found_tokens
+        return {
+            "hit_rate": found / load.moments.mean_input_tokens,
+            "saved_tokens": found,
+            "is_full": is_full,
+            **numbers,
+        }
 
 
 def _row(full: ServerResults, running: float, waits_s: float = 0.0, waiting: float = 0.0) -> dict[str, Any]:
@@ -166,7 +183,7 @@ def _row(full: ServerResults, running: float, waits_s: float = 0.0, waiting: flo
     }
 
 
-def _in_loop(server: TrafficServer, agents: Agents) -> dict[str, Any]:
+def in_loop(server: TrafficServer, agents: Agents) -> dict[str, Any]:
     """The closed loop: sessions run, think, or wait for a place. Sessions = requests/s x (think + response) (J. Little,
     1961), the response of a server of n requests that of its own closed loop."""
     n_sessions, think_s = float(agents.sessions), agents.think_s
@@ -179,14 +196,20 @@ def _in_loop(server: TrafficServer, agents: Agents) -> dict[str, Any]:
         busy = rate / alone.requests_per_s
         price = alone.usd_per_million_tokens / busy
         return _row(alone._replace(requests_per_s=rate, usd_per_million_tokens=price), busy)
+    # regula falsi (Illinois): the rate bends little, and is dear
     low, high = 1.0, float(server.places)
-    for _ in range(N_HALVINGS):
-        middle = (low + high) / 2
-        if middle + server.closed(middle).requests_per_s * think_s < n_sessions:
-            low = middle
+    under, over = 1 + alone.requests_per_s * think_s - n_sessions, -waiting
+    middle = low
+    for _ in range(MOST_TRIES):
+        middle = (low * over - high * under) / (over - under)
+        off = middle + server.closed(middle).requests_per_s * think_s - n_sessions
+        if abs(off) <= LOOP_ERROR * n_sessions:
+            break
+        if off < 0:
+            low, under, over = middle, off, over / 2
         else:
-            high = middle
-    return _row(server.closed(low), low)
+            high, under, over = middle, under / 2, off
+    return _row(server.closed(middle), middle)
 
 
 @dataclass(frozen=True, repr=False)
@@ -321,7 +344,7 @@ class HitsByFormat(QuestionAnswer):
         plain, factors = self.servers[0], POOL_FACTORS
         drawn = {row["name"] for row in (self.rows[0], *_drawn(self.rows[1:], self.best))}
         chosen = [server for server in self.servers if server.design.name in drawn and server.pool_tokens]
-        made = _hits_of(chosen, self.load, factors)
+        made = hits_of(chosen, self.load, factors)
         rows: list[dict[str, Any]] = []
         base: dict[float, float | None] = {}
         for server in chosen:
@@ -384,10 +407,10 @@ def hits_by_format(
         designs = [plain, *(design for design in others if design.name != PLAIN)]
     stack = str(designs[0].speed(work)["stack"] or "")
     if stack.partition("@")[0] == "llama.cpp":
-        raise InputError("stack = llama.cpp: a slot keeps its own last prompt, no tree of blocks: give --stack vllm")
+        raise InputError(f"{NO_TREE_OF_BLOCKS}: give --stack vllm")
     load = _load_of(designs[0], work, source, progress)
-    formats = [_server_of(design, work, load, host_of(design)) for design in designs]
-    found = _hits_of(formats, load, (1.0,), progress)
+    formats = [server_of(design, work, load, host_of(design)) for design in designs]
+    found = hits_of(formats, load, (1.0,), progress)
     rows = []
     for server in each(formats, progress, "formats"):
         of = found[server.page_tokens]
@@ -417,34 +440,47 @@ def _out(load: PromptLoad) -> int:
 
 
 def _load_of(plain: Candidate, work: Workload, source: Agents | str, progress: Progress | None) -> PromptLoad:
-    """The requests, of one group where each has a pool of its own. Raises InputError."""
-    longest, n_groups = work.max_model_len or plain.plan.model.max_position_tokens, n_groups_of(work)
+    """The requests. Raises InputError."""
+    longest = work.max_model_len or plain.plan.model.max_position_tokens
     if isinstance(source, Agents):
         check_agents(source, longest)
-        mean_tokens = source.shared_tokens + max(source.turns * source.growth_tokens // 2, 1)
-        alone = replace(work, batch=1, input_tokens=mean_tokens, output_tokens=source.output_tokens, max_model_len=None)
-        result = plain.evaluate(alone)
-        answer_s = (result["ttft_s"] or 1.0) + source.output_tokens * (result["tpot_s"] or 0.0)
-        of_group = replace(source, sessions=-(-source.sessions // n_groups))
-        requests, first = requests_of_agents(of_group, answer_s)
-        counted = Moments.of(requests.take(slice(first, None)))
-        return PromptLoad(requests=requests, first_counted=first, moments=counted, n_groups=n_groups, agents=source)
+        return agents_load(source, turn_s(plain, work, source), n_groups_of(work))
     if not source.lower().endswith(block_traces.ENDING):
         raise InputError(f"trace = {source}: has no block hashes: give a .jsonl file whose lines have hash_ids")
-    requests = block_traces.read(source, progress)
+    return trace_load(source, block_traces.read(source, progress), longest, n_groups_of(work))
+
+
+def turn_s(plain: Candidate, work: Workload, agents: Agents) -> float:
+    """Seconds that a turn takes alone, about: the load's requests are drawn by it, for all formats."""
+    mean_tokens = agents.shared_tokens + max(agents.turns * agents.growth_tokens // 2, 1)
+    alone = replace(work, batch=1, input_tokens=mean_tokens, output_tokens=agents.output_tokens, max_model_len=None)
+    result = plain.evaluate(alone)
+    return float((result["ttft_s"] or 1.0) + agents.output_tokens * (result["tpot_s"] or 0.0))
+
+
+@lru_cache(maxsize=4)  # some are of 100 MB
+def agents_load(agents: Agents, answer_s: float, n_groups: int) -> PromptLoad:
+    """The requests of agents, of one group where each has a pool of its own. Raises LimitError."""
+    requests, first = requests_of_agents(replace(agents, sessions=-(-agents.sessions // n_groups)), answer_s)
+    counted = Moments.of(requests.take(slice(first, None)))
+    return PromptLoad(requests=requests, first_counted=first, moments=counted, n_groups=n_groups, agents=agents)
+
+
+def trace_load(source: str, requests: Requests, longest: int | None, n_groups: int) -> PromptLoad:
+    """The requests of a trace that the model's context has room for, of one group. Raises InputError."""
     fits = requests.input_tokens + requests.output_tokens <= (longest or np.inf)
     if not fits.any():
         raise InputError(f"trace = {source}: every request is longer than the longest context of {longest:,} tokens")
-    kept = requests.take(fits)
-    mine = kept.take(slice(None, None, n_groups))
+    mine = requests.take(fits).take(slice(None, None, n_groups))
     return PromptLoad(
         requests=mine, first_counted=0, moments=Moments.of(mine), n_groups=n_groups, n_left_out=int((~fits).sum())
     )
 
 
-def _server_of(design: Candidate, work: Workload, load: PromptLoad, host: HostMemory | None) -> FormatServer:
-    moments = load.moments
-    lengths = {"input_tokens": max(round(moments.mean_input_tokens), 1), "output_tokens": _out(load)}
+def server_of(design: Candidate, work: Workload, load: PromptLoad, host: HostMemory | None) -> FormatServer:
+    """A design as a server of the load, with its pool."""
+    of = load.agents or load.moments
+    lengths = {"input_tokens": max(round(of.mean_input_tokens), 1), "output_tokens": _out(load)}
     result = design.evaluate(replace(work, **lengths))  # type: ignore[arg-type]
     memory = design.lowered(replace(work, **lengths)).memory  # type: ignore[arg-type]
     pool_tokens = float(result["kv_usable_tokens"] or 0)
@@ -478,7 +514,7 @@ def _host_bytes(design: Candidate, work: Workload, memory: Memory, token_bytes: 
     return memory.full_groups * group_bytes, (memory.full_groups + memory.state_blocks // kept) * group_bytes
 
 
-def _hits_of(
+def hits_of(
     formats: Sequence[FormatServer], load: PromptLoad, factors: Sequence[float], progress: Progress | None = None
 ) -> dict[int, Hits]:
     """Hits by tokens of a page: a pass for each size of pages that the formats have, all pools in one."""
@@ -542,10 +578,15 @@ def _load_text(load: PromptLoad) -> str:
         return (
             f"trace of {moments.n_requests * load.n_groups:,} requests, {lengths} in the mean, the server always full"
         )
+    return f"{agents_text(agents)}; {lengths} in the mean"
+
+
+def agents_text(agents: Agents) -> str:
+    """The load of agents in words."""
     shared = f"{agents.shared_tokens:,} shared, " if agents.shared_tokens else ""
     return (
         f"{agents.sessions:,} agents of {agents.turns:,} turns: {shared}{agents.growth_tokens:,} more a turn, "
-        f"{agents.think_s:g} s between turns; {lengths} in the mean"
+        f"{agents.think_s:g} s between turns"
     )
 
 

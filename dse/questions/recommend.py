@@ -17,11 +17,11 @@ from dse.model.uncertainty import Gain
 from dse.questions import common, interactivity, layouts, search
 from dse.questions.changes import Change, Changes
 from dse.questions.common import QuestionAnswer, Result, limits_text, sure_text
-from dse.questions.demand import Demand
 from dse.questions.grid import Grid
 from dse.questions.measured_fronts import MeasuredFront, measured_front
+from dse.questions.prompt_loads import CachedLoad
 from dse.questions.search import Budget, Fleet, Search
-from dse.questions.server_design import ServerDesign
+from dse.questions.server_design import ROUNDING, Demand, ServerDesign
 from dse.questions.two_runs import RERUN_90, TwoRuns, two_runs
 from dse.specs.prices import Price
 
@@ -84,7 +84,9 @@ class Recommendation(QuestionAnswer):
     @cached_property
     def two_runs(self) -> TwoRuns | None:
         """The runs that would tell the best from the runner-up, where that may well be better; None where it is surely
-        not, or of another device or engine."""
+        not, or of another device or engine, and of prompts that are found, as no benchmark has them."""
+        if "hit_rate" in self.first.results:
+            return None
         if (rival := self.runner_up) is None or rival.server.name[:2] != self.first.server.name[:2]:
             return None
         gain, names = ahead(self.first, rival), (words(self.first), words(rival))
@@ -92,7 +94,10 @@ class Recommendation(QuestionAnswer):
 
     @cached_property
     def measured_front(self) -> MeasuredFront | None:
-        """Measured servers beside the best deployment; None where none were measured near it."""
+        """Measured servers beside the best deployment; None where none were measured near it, and where prompts are
+        found, as they are in none of these."""
+        if "hit_rate" in self.first.results:
+            return None
         return measured_front(self.first.results, self.search.demand.limits.get("tpot_s"))
 
     @cached_property
@@ -163,6 +168,12 @@ class Recommendation(QuestionAnswer):
         shown: tuple[Column, ...] = _CARD if self.search.demand.limits else _CARD[:-1]
         if self.first.server.work.output_tokens == 1:
             shown = tuple(column for column in shown if column.name != "TPOT")
+        if "hit_rate" in rows[0]:
+            at = [column.name for column in shown].index("binds first")
+            hosted = tuple(
+                column for column in _FOUND if column.name != "host memory" or any(r["host_bytes"] for r in rows)
+            )
+            shown = (*shown[:at], *hosted, *shown[at:])
         return [[column.title or column.name, *(column.cell(row) for row in rows)] for column in shown]
 
     def _change_lines(self) -> list[str]:
@@ -238,6 +249,7 @@ class Recommendation(QuestionAnswer):
             )
         looser = {name: demand.limits[name] + step for name, step in LOOSER.items() if name in demand.limits}
         lines += [self._looser(looser)] if looser else []
+        lines += [self._without_cache()] if first.results.get("hit_rate") else []
         if not server.is_exact:
             exact = next((d for d in self.search.ranked if d.server.is_exact), None)
             over = f"more than {_usd(search.SPEND * first.usd_per_hour)}" if exact is None else _usd(exact.usd_per_hour)
@@ -245,6 +257,16 @@ class Recommendation(QuestionAnswer):
                 f"16-bit keys and values: {over} an hour" + (f" ({words(exact)})." if exact else ", or out of reach.")
             )
         return lines
+
+    def _without_cache(self) -> str:
+        """Say what the prefix cache gives."""
+        first, load = self.first, self.search.demand.load
+        assert isinstance(load, CachedLoad)
+        holds = load.without_cache(first.server)
+        n = math.ceil(first.load / holds * (1 - ROUNDING)) if holds else 0
+        found = f"{first.results['hit_rate']:.0%} of the prompt tokens"
+        but = f"{_three(holds)}, not {_three(first.server.holds)}: {n:,} servers" if n else "nothing"
+        return f"Without its prefix cache, which finds {found}, a server holds {but}."
 
     def _looser(self, looser: Mapping[str, float]) -> str:
         """The load that is held where each limit is a little longer."""
@@ -298,12 +320,14 @@ class Recommendation(QuestionAnswer):
         said = "; ".join(filter(None, (limit, spent if self.search.demand.amount else "", how)))
         drops = {d.server.design.name: d.results["score_drop_of"] for d in self.cards.values() if not d.server.is_exact}
         of = [f"{name} of {of.removeprefix(f'{quality.PUBLISHED}: ')}" for name, of in drops.items() if of]
-        names = self.search.grid.left_out
+        names, is_full = self.search.grid.left_out, any(row.get("is_full") for row in rows)
         left_out = f" Left out for the drop of scores, or as nobody published it: {', '.join(names)}." if names else ""
         return [
             f"Searched: {self.search.grid.text}; as the engine has them: {AS_THE_ENGINE}.{left_out}",
             *([f"{said[0].upper()}{said[1:]}."] if said else []),
             *([f"Drops of scores, as published: {'; '.join(of)}."] if of else []),
+            *self.search.demand.load.notes(),
+            *(["Requests that run fill the pool: `dse simulate` finds less there, down to half."] if is_full else []),
             f"Prices an hour: {prices_text(self.prices)}.",
             common.assumption_text(rows, common.THROUGHPUT),
             common.age_text(self.first.server.point),
@@ -339,6 +363,7 @@ def told(deployment: Fleet) -> Result:
         "assumptions": list(row["assumptions"]),
         "input_tokens": server.work.input_tokens,
         "output_tokens": server.work.output_tokens,
+        **({"hit_rate": row["hit_rate"], "host_bytes": row["host_bytes"]} if "hit_rate" in row else {}),
     }
 
 
@@ -361,6 +386,7 @@ def _row(deployment: Fleet) -> Result:
         "usd_per_hour": deployment.usd_per_hour,
         "load": deployment.load,
         "holds": deployment.holds,
+        "load_a_server": deployment.each,
         "time_high_s": deployment.time_s,
     }
 
@@ -368,7 +394,7 @@ def _row(deployment: Fleet) -> Result:
 def first_limit(deployment: Fleet) -> str:
     """The limit that more load would break first: TPOT, TTFT, or what the server takes at all."""
     server, limits = deployment.server, deployment.server.demand.limits
-    if server.holds < server.most:
+    if server.holds < server.holds_within({}) * (1 - common.TIE):
         return min(limits, key=lambda name: server.holds_within({name: limits[name]})).removesuffix("_s").upper()
     return server.demand.load.bound
 
@@ -497,6 +523,12 @@ _CARD = (
     Column("drop of scores", form=quality.drop_text),
     Column("sure to keep limits", form=lambda row: sure_text(row["sure"])),
 )
+#: beside the card where prompts are found
+_FOUND = (
+    Column("prompts found", form=lambda row: f"{row['hit_rate']:.0%}"),
+    Column("host memory", form=lambda row: f"{row['host_bytes'] / 1e9:,.4g} GB a device" if row["host_bytes"] else "-"),
+    Column("a server", form=lambda row: f"{_three(row['load_a_server'])} of {_three(row['holds'] / row['n_servers'])}"),
+)
 _OTHER = (Column("load", title=" "), Column("run"), Column("usd", title="an hour"))
 
 
@@ -545,8 +577,8 @@ def _nothing(found: Search) -> str:
     servers = [server for server in found.grid.servers if common.competes(server.fixed)]
     if not servers:
         return f"{common.NONE_RUNS}"
-    if not (fitting := [server for server in servers if server.most]):
-        reason, asked = servers[-1].point.infeasible_reason, servers[-1].asked
+    if not (fitting := [server for server in servers if server.has_room]):
+        reason, asked = servers[-1].point.infeasible_reason or demand.load.no_room, servers[-1].asked
         n = budget.counts.get(asked)
         more = f"more of them (--devices {max(2 * n, 8)}x{asked})" if n else "a larger --most"
         return f"no layout fits: {reason}: try --weights of fewer bits (fp8, mxfp4), {more}, or other --devices"

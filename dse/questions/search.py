@@ -14,9 +14,8 @@ from dse.model import uncertainty
 from dse.model.formulas import energy
 from dse.questions import common, interactivity
 from dse.questions.common import Result
-from dse.questions.demand import Demand
 from dse.questions.grid import Grid
-from dse.questions.server_design import ROUNDING, ServerDesign
+from dse.questions.server_design import ROUNDING, Demand, ServerDesign
 from dse.questions.two_runs import RERUN_90
 from dse.specs.prices import Price
 
@@ -67,7 +66,7 @@ class Fleet:
         """Tokens that all servers give in a second."""
         if not self.server.demand.load.is_whole:
             return self.load * self.server.work.output_tokens
-        return float(self.results[uncertainty.RATE]) * self.load / self.each
+        return float(self.results[self.server.demand.load.tokens]) * self.load / self.each
 
     @property
     def usd_per_million_tokens(self) -> float:
@@ -84,8 +83,8 @@ class Fleet:
         """Tokens a second where the load is all that it holds, in the middle of its interval: of all devices, and of
         one where a load is asked for, which some number of them holds."""
         row = self.server.results(self.server.holds)
-        is_whole = self.server.demand.load.is_whole
-        rate = row[uncertainty.RATE] if is_whole else self.server.holds * row["output_tokens"]
+        load = self.server.demand.load
+        rate = row[load.tokens] if load.is_whole else self.server.holds * row["output_tokens"]
         low, high, _ = uncertainty.of_column(row, uncertainty.RATE)
         n = self.n_devices if self.server.demand.amount is None else 1
         return n * float(rate) / self.server.n_devices * uncertainty.middle(low, high)

@@ -5,10 +5,12 @@ the longest context (else the model's, which a pool may not hold) and what relea
 """
 
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dse.core.specfile import load_json
+from dse.core.units import GIB
 from dse.model import starts
 from dse.model.kv_layout import KvPlan
 from dse.model.lower import most_at_once
@@ -83,16 +85,20 @@ class _Line:
         """Write the flag of a field, or say that there is none for this value."""
         flag = self.engine.flags.get(name)
         if flag is None or (words := _words(flag, value)) is None:
-            title = ASKED[name].title or ASKED[name].name if name in ASKED else name
+            title = ASKED[name].title or ASKED[name].name if name in ASKED else name.replace("_", " ")
             self.cannot.append(f"{title} {shown or value}: no flag of {self.title} says it")
         else:
             self.words[name] = words
 
 
-def serve_command(device: HardwareSpec, plan: KvPlan, work: Workload) -> ServeCommand:
+def serve_command(
+    device: HardwareSpec, plan: KvPlan, work: Workload, of_load: Mapping[str, Any] | None = None
+) -> ServeCommand:
     """Return the command that starts a design on the engine of its stack, or of its times where none is named.
 
-    `plan` is as it was asked for. Raises InputError for a device, model and workload that do not go together."""
+    `plan` is as it was asked for; `of_load` says what a load has of the server (`server_flags.OF_LOADS`): no prefix
+    cache, and bytes of host memory for each device. Raises InputError for a device, model and workload that do not go
+    together."""
     point = Point(device, plan, work)
     lowered = point.lowered
     stack = starts.engine_of(device, point.asked, lowered.stack_name or "").partition("@")[0]
@@ -105,6 +111,7 @@ def serve_command(device: HardwareSpec, plan: KvPlan, work: Workload) -> ServeCo
     _lengths(line, point, stack)
     _drafting(line, point.asked, stack)
     _rest(line, work, stack)
+    _of_load(line, of_load or {}, point, stack)
     _left(line, point, stack)
     start = [*line.engine.start.split(), *line.model]
     said = [word for name in line.engine.flags for word in line.words.get(name, ())]
@@ -144,7 +151,7 @@ def _words(flag: Flag, value: Any) -> list[str] | None:
     if flag.takes == "whole" and value != int(value):
         return None
     text = f"{value:.12g}" if isinstance(value, float) else str(value)
-    return None if flag.words and text not in flag.words else [flag.names[0], text]
+    return None if flag.words and text not in flag.words else [*flag.names, text]
 
 
 def _weights(line: _Line, point: Point, stack: str) -> None:
@@ -325,6 +332,17 @@ def _rest(line: _Line, work: Workload, stack: str) -> None:
             line.say(name, value)
 
 
+def _of_load(line: _Line, of_load: Mapping[str, Any], point: Point, stack: str) -> None:
+    """No prefix cache, and host memory behind it: GiB of all devices for vLLM, GB of each for SGLang."""
+    if "prefix_cache" in of_load:
+        line.say("prefix_cache", of_load["prefix_cache"], "off")
+    else:
+        line.left.append("prefix cache: on where the model allows it, as by default")
+    if n_bytes := of_load.get("host_cache"):
+        size = n_bytes // 10**9 if stack == "sglang" else n_bytes * point.asked.n_devices // GIB
+        line.say("host_cache", size, f"of {n_bytes / 1e9:,.4g} GB a device")
+
+
 def _left(line: _Line, point: Point, stack: str) -> None:
     """Fields that the design leaves open: written where releases differ, else said with the counted number."""
     work, results = point.asked, point.lowered.results
@@ -345,6 +363,5 @@ def _left(line: _Line, point: Point, stack: str) -> None:
         line.left.append(f"{ASKED['gpu_layers'].title}: as many as it finds room for, all counted")
     if point.asked.page_tokens == ASKED["page_tokens"].default and "page_tokens" in line.engine.flags:
         line.left.append(f"{ASKED['page_tokens'].title}: as the attention kernels take it, {work.page_tokens} counted")
-    line.left.append("prefix cache: on where the model allows it, as by default")
     if (release := (work.stack or "").partition("@")[2]) and release != line.engine.release:
         line.left.append(f"flags are those of {line.title} {line.engine.release}, not of {release}")

@@ -1,23 +1,209 @@
 """A design as a server of a load: the most that it holds within limits, and its times at a load."""
 
+from __future__ import annotations
+
 import math
-from collections.abc import Mapping
-from dataclasses import replace
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 from dse.model import engine, uncertainty
 from dse.model.point import Point
-from dse.questions import interactivity, layouts
+from dse.questions import interactivity, layouts, load
 from dse.questions.common import Candidate, Result
-from dse.questions.demand import Demand
 from dse.questions.serve_command import ServeCommand, serve_command
+from dse.serving.at_rate import AtRate, waits_at
 from dse.serving.steady_state import FixedLengths, TrafficServer
 from dse.specs import server_flags
 from dse.specs.workload import Workload
 
+#: share of the saturated rate up to which times at a rate hold in closed form
+MOST_LOAD = load.LOADS[-1]
 #: less than a server by so much is rounding
 ROUNDING = 1e-12
+
+
+@dataclass(frozen=True)
+class ServedLoad(ABC):
+    """A load of `amount`, None for as much as the devices hold; what the methods are given is a server's share."""
+
+    amount: float | None
+    unit: ClassVar[str]
+    #: whether it comes in whole numbers: a server has the rest
+    is_whole: ClassVar[bool] = True
+    #: result that says tokens a second, of a load in whole numbers
+    tokens: ClassVar[str] = uncertainty.RATE
+    #: what binds where no limit does, and how it comes, in words
+    bound: ClassVar[str]
+    how: ClassVar[str] = ""
+    #: what is wrong where not even the least fits
+    no_room: ClassVar[str] = "no request fits"
+
+    def check(self, server: ServerDesign) -> None:
+        """Raise InputError for a server that is not modeled under this load."""
+        return
+
+    def of(self, amount: float) -> ServedLoad:
+        """The load at another amount."""
+        return replace(self, amount=max(round(amount), 1) if self.is_whole else amount)
+
+    def words(self, work: Workload) -> str:
+        """The load in words."""
+        amount = f"{self.amount:,.6g} {self.unit}" if self.amount else "as many requests as they hold"
+        return f"{amount} of {work.input_tokens:,} + {work.output_tokens:,} tokens"
+
+    @abstractmethod
+    def to_json(self) -> dict[str, Any]:
+        """All of it, in SI base units."""
+
+    def served(self, work: Workload) -> Workload:
+        """The workload as the load runs it: requests that come by themselves with one batch in a pipeline."""
+        return work if work.pp == 1 else replace(work, pp_batches=1)
+
+    def flags(self, server: ServerDesign) -> dict[str, Any]:
+        """Flags of a server that the load decides, by the names of `dse.specs.server_flags.OF_LOADS`."""
+        return {}
+
+    def notes(self) -> list[str]:
+        """Sentences for the small print."""
+        return []
+
+    @abstractmethod
+    def most(self, server: ServerDesign, limits: Mapping[str, float]) -> float:
+        """The load that a server holds within limits: no more than this, and sooner computed."""
+
+    @abstractmethod
+    def least(self, server: ServerDesign) -> float:
+        """The load of a server to which hardly any request comes."""
+
+    @abstractmethod
+    def holds_within(self, server: ServerDesign, limits: Mapping[str, float], is_sure: bool) -> float:
+        """The largest load at which times keep these limits at the upper ends of their intervals, or as computed."""
+
+    @abstractmethod
+    def time_s(self, server: ServerDesign, amount: float, name: str) -> float:
+        """A time at a load, `tpot_s` or `ttft_s`, at the upper end of its interval."""
+
+    @abstractmethod
+    def results(self, server: ServerDesign, amount: float) -> Result:
+        """All results at a load."""
+
+
+class Demand(NamedTuple):
+    """The load, and the longest times by column, in seconds."""
+
+    load: ServedLoad
+    limits: dict[str, float]
+
+    @property
+    def amount(self) -> float | None:
+        """The amount of the load."""
+        return self.load.amount
+
+    def of(self, amount: float) -> Demand:
+        """The demand at another load."""
+        return self._replace(load=self.load.of(amount))
+
+
+@dataclass(frozen=True)
+class RequestsAtOnce(ServedLoad):
+    """Requests at all times, each replaced as it ends."""
+
+    unit = "requests at once"
+    bound = "memory"
+
+    def served(self, work: Workload) -> Workload:
+        """As it is."""
+        return work
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it."""
+        return {"requests_per_s": None, "requests": self.amount}
+
+    def most(self, server: ServerDesign, limits: Mapping[str, float]) -> float:
+        """As many as fit and as the server takes."""
+        return float(server.point.batch if server.point.max_batch else 0)
+
+    def least(self, server: ServerDesign) -> float:
+        """One."""
+        return 1.0
+
+    def holds_within(self, server: ServerDesign, limits: Mapping[str, float], is_sure: bool) -> float:
+        """By halving over whole numbers."""
+        keeps = interactivity.within if is_sure else interactivity.within_as_computed
+        return largest(server.most, lambda n: keeps(server.row(n), limits)) if limits else server.most
+
+    def time_s(self, server: ServerDesign, amount: float, name: str) -> float:
+        """A time of the batch."""
+        return uncertainty.ends(server.row(int(amount)), name)[1]
+
+    def results(self, server: ServerDesign, amount: float) -> Result:
+        """Results of the batch."""
+        return server.design.evaluate(replace(server.work, batch=int(amount)))
+
+
+@dataclass(frozen=True)
+class RequestsAtRate(ServedLoad):
+    """Requests of equal lengths that come at random, so many a second."""
+
+    unit = "requests/s"
+    is_whole = False
+    bound = "saturated rate"
+    how = "requests come at random (Poisson), to each server its share"
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it."""
+        return {"requests_per_s": self.amount, "requests": None}
+
+    def traffic(self, server: ServerDesign, requests_per_s: float) -> TrafficServer:
+        """The server at a rate."""
+        return server.traffic
+
+    def most(self, server: ServerDesign, limits: Mapping[str, float]) -> float:
+        """`MOST_LOAD` of what it serves at the low end when it is always full."""
+        full = self.traffic(server, 0.0)
+        return MOST_LOAD * server.slowest * full.full.requests_per_s if full.places else 0.0
+
+    def least(self, server: ServerDesign) -> float:
+        """`load.LEAST_LOAD` of the saturated rate."""
+        return load.LEAST_LOAD * self.traffic(server, 0.0).full.requests_per_s
+
+    def holds_within(self, server: ServerDesign, limits: Mapping[str, float], is_sure: bool) -> float:
+        """By halving below the saturated rate."""
+        full_rate = server.traffic.full.requests_per_s
+        most = server.most if is_sure else MOST_LOAD * full_rate
+        if not most or not limits:
+            return most
+        asked = {name: limit / (server.late[name] if is_sure else 1.0) for name, limit in limits.items()}
+        return min(load.rate_within(server.traffic, full_rate, asked) or 0.0, most)
+
+    def time_s(self, server: ServerDesign, amount: float, name: str) -> float:
+        """The mean of all requests."""
+        return float(getattr(self.waits(server, amount), name)) * server.late[name]
+
+    def waits(self, server: ServerDesign, requests_per_s: float) -> AtRate:
+        """The times of requests at a rate that the server holds."""
+        waits = waits_at(self.traffic(server, requests_per_s), requests_per_s)
+        assert waits is not None  # below what it holds
+        return waits
+
+    def results(self, server: ServerDesign, amount: float) -> Result:
+        """Results of the batch that decodes in the mean, TPOT and TTFT of requests that come at random."""
+        waits = self.waits(server, amount)
+        running = max(round(waits.running), 1)
+        times = {"tpot_s": waits.tpot_s, "ttft_s": waits.ttft_s, "running_batch": running}
+        return server.design.evaluate(replace(server.work, batch=running)) | times
+
+
+def largest(most: float, keeps: Callable[[int], bool]) -> float:
+    """The largest whole number up to `most` that keeps what each smaller one keeps; 0 where 1 does not."""
+    low, high = 0, int(most) + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if keeps(middle) else (low, middle)
+    return float(low)
 
 
 class ServerDesign:
@@ -29,6 +215,7 @@ class ServerDesign:
         self.point = Point(design.device, design.plan, work)
         #: what loads have computed of it
         self.known: dict[Any, Any] = {}
+        demand.load.check(self)
 
     @property
     def fixed(self) -> Mapping[str, Any]:
@@ -43,7 +230,8 @@ class ServerDesign:
     @cached_property
     def command(self) -> ServeCommand:
         """The command that starts it, and what it does not say."""
-        return serve_command(self.design.device, self.design.plan, replace(self.work, pp_batches=None))
+        work = replace(self.work, pp_batches=None)
+        return serve_command(self.design.device, self.design.plan, work, self.demand.load.flags(self))
 
     @property
     def starts(self) -> bool:
@@ -85,8 +273,13 @@ class ServerDesign:
 
     @cached_property
     def most(self) -> float:
-        """The load that it holds without any limit: no more than this, and sooner computed than `holds`."""
-        return self.demand.load.most(self)
+        """The load that it holds: no more than this, and sooner computed than `holds`."""
+        return self.demand.load.most(self, self.demand.limits)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it holds anything at all, whatever the limits."""
+        return self.demand.load.most(self, {}) > 0
 
     @cached_property
     def holds(self) -> float:

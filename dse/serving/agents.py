@@ -30,6 +30,11 @@ class Agents:
     output_tokens: int = 256
 
     @property
+    def mean_input_tokens(self) -> float:
+        """Prompt of a turn, mean over a session."""
+        return self.shared_tokens + self.growth_tokens * (self.turns + 1) / 2 - self.output_tokens
+
+    @property
     def last_tokens(self) -> int:
         """Context after the last turn."""
         return self.shared_tokens + self.turns * self.growth_tokens

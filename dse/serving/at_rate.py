@@ -59,7 +59,7 @@ def waits_at(server: TrafficServer, requests_per_s: float) -> AtRate | None:
     rates of deaths those are. A request meets those that are there, and is one of them itself. Source:
     docs/explanation/model.md, At a rate (flow-equivalent server: Chandy, Herzog and Woo 1975).
     """
-    places, moments = server.places, server.lengths
+    places, moments, (mean_tokens, mean_squared) = server.places, server.lengths, server.computed
     if places < 1 or server.design.load.batching == STATIC or server.full.requests_per_s <= requests_per_s:
         return None
     nodes = [float(n) for n in _nodes(places)]
@@ -83,9 +83,9 @@ def waits_at(server: TrafficServer, requests_per_s: float) -> AtRate | None:
     typical = server.cycle(nodes[int(np.searchsorted(nodes, min(max(n_running, 1.0), places)))])
     # a step holds several prompts, or a part of one
     room = max(server.design.load.step_tokens - typical.cycle.decoding, 1.0)
-    prompt_s = typical.prompt_step_s * moments.mean_input_tokens / room
+    prompt_s = typical.prompt_step_s * mean_tokens / room
     prompt_s = min(prompt_s, MOST_BUSY / requests_per_s)
-    squared = prompt_s**2 * moments.mean_input_squared / moments.mean_input_tokens**2
+    squared = prompt_s**2 * mean_squared / mean_tokens**2
     # where a place is free: prompts before it, and, where some run, the end of their step
     is_free, runs = float(share[:-1].sum()) / total, float(share[1:-1].sum()) / total
     wait_s = is_free * steady.prompt_queue_s(requests_per_s, prompt_s, squared, 0.0) + runs * typical.decode_step_s / 2

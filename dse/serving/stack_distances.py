@@ -225,6 +225,10 @@ class Hits:
         at = int(min(max(pages, 0) // self.step_pages, len(self.found_tokens) - 1))
         return float(self.found_tokens[at]) / self.prompt_tokens
 
+    def means(self, pages: float) -> tuple[float, float, float]:
+        """The moments of the largest cache of at most so many pages, of those that were asked for."""
+        return self.moments[max(size for size in self.moments if size <= pages)]
+
     @property
     def endless_rate(self) -> float:
         """Share that a cache without limit finds."""
@@ -289,11 +293,13 @@ def hits(
         )
     counted = requests.input_tokens[first_counted:]
     times = s.left_out + 1
-    found = np.cumsum(s.cells) * times * page_tokens
-    missing = (int(s.i[COUNT.counted_pages]) - times * int(s.i[COUNT.sampled_pages])) * page_tokens if times > 1 else 0
-    found[1:] = np.maximum.accumulate(np.clip(found[1:] + missing, 0, None))
+    found = np.cumsum(s.cells[: int(s.i[COUNT.pages]) // s.step + 2])
+    found *= times * page_tokens
+    if times > 1:
+        missing = (int(s.i[COUNT.counted_pages]) - times * int(s.i[COUNT.sampled_pages])) * page_tokens
+        found[1:] = np.maximum.accumulate(np.clip(found[1:] + missing, 0, None))
     made = Hits(
-        found_tokens=found[: int(s.i[COUNT.pages]) // s.step + 2],
+        found_tokens=found,
         step_pages=s.step * times,
         page_tokens=page_tokens,
         n_requests=len(counted),
@@ -305,7 +311,8 @@ def hits(
     )
     squared = float(np.mean(counted.astype(float) ** 2))
     for size, row in zip(sizes, s.sums / len(counted), strict=True):
-        made.moments[size] = _moments(row, made.rate(size) * made.prompt_tokens / len(counted), squared)
+        mean_found = made.rate(size) * made.prompt_tokens / len(counted) if times > 1 else float(row[0])
+        made.moments[size] = _moments(row, mean_found, squared)
     return made
 
 
@@ -343,7 +350,9 @@ def _with_room(s: BlockStack, n_blocks: int, n_pages: int, max_nodes: int, moved
         s = s._replace(cells=_folded(s.cells), step=2 * s.step)
     missing = -(-most_pages // s.step) + 2 - len(s.cells)
     if missing > 0:
-        s = s._replace(cells=np.concatenate((s.cells, np.zeros(max(missing, len(s.cells))))))
+        cells = np.zeros(len(s.cells) + max(missing, len(s.cells)))  # of which few are ever touched
+        cells[: len(s.cells)] = s.cells
+        s = s._replace(cells=cells)
     return s
 
 

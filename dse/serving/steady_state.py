@@ -161,7 +161,7 @@ class TrafficServer:
     #: requests that fit at once, and of these as many as the server takes
     fitting: int
     places: int
-    #: what of prompts is found by a server that is always full: `waits_at` is for one that finds nothing
+    #: what of prompts is found
     reused: FoundPrompts | None = None
     _known: dict[float, Pass] = field(default_factory=dict, compare=False, repr=False)
 
@@ -211,6 +211,13 @@ class TrafficServer:
             places=min(work.batch or load.most_at_once, fitting),
             reused=reused,
         )
+
+    @property
+    def computed(self) -> tuple[float, float]:
+        """Tokens of a prompt that are computed, and their square: means over requests."""
+        if self.reused and self.reused.mean_found_tokens:
+            return self.reused.mean_own_tokens, self.reused.mean_own_squared
+        return self.lengths.mean_input_tokens, self.lengths.mean_input_squared
 
     def cycle(self, n: float) -> Pass:
         """The cycle with `n` requests at once, 1 to `places`; in steps of one, of which the mean is taken."""

@@ -28,6 +28,8 @@ MAX_LETTERS = 2000
 ALL = "all"
 #: what a flag takes that has no list of words
 _KINDS = ("whole", "number", "layers", "text", "json", "switch")
+#: what is written of a load, and is no field of a design
+OF_LOADS = ("prefix_cache", "host_cache")
 #: of drafts, of SGLang
 _DRAFTS = ("method", "model", "steps", "width", "tokens")
 #: words before a server's arguments -> its stack
@@ -133,6 +135,8 @@ def _fields(stack: str) -> Mapping[str, tuple[str, Any]]:
             known |= {flag: (name, None) for flag in (f"--{asked.name}", *asked.also, *asked.former)}
     for entry in [engines()[stack]] if stack in engines() else engines().values():
         for name, flag in entry.flags.items():
+            if name in OF_LOADS:
+                continue
             meant = "ranks" if name == "dp_attention" and flag.stands_for is None else name
             known |= {word.replace("_", "-"): (meant, flag.stands_for) for word in flag.names}
     return known

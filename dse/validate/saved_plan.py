@@ -23,8 +23,8 @@ from dse.core.version import VERSION
 from dse.model import engine, uncertainty
 from dse.quantizers import QuantizerSpec
 from dse.questions import layouts
-from dse.questions.demand import AtOnce, AtRandom
 from dse.questions.recommend import Recommendation, told
+from dse.questions.server_design import RequestsAtOnce, RequestsAtRate
 from dse.specs import catalog, device_and_model, engines, server_flags
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.releases import release_of
@@ -186,7 +186,7 @@ class PlanCheck(Answer):
 def content(answer: Recommendation, model: str, command: str) -> bytes:
     """The file of a recommendation; `model` is as a command takes it, `command` what asked for it."""
     first, demand = answer.first, answer.search.demand
-    at_rate = isinstance(demand.load, AtRandom)
+    at_rate = isinstance(demand.load, RequestsAtRate)
     server, results = first.server, first.results
     ends = uncertainty.as_numbers(results)
     names = ("kv_pool_tokens", "tpot_s", "ttft_s", *(() if at_rate else (uncertainty.RATE,)))
@@ -215,7 +215,7 @@ def content(answer: Recommendation, model: str, command: str) -> bytes:
             name: value for name, form in ASKED.items() if (value := getattr(server.work, name)) != form.default
         },
         "requests_per_s": first.each if at_rate else None,
-        "requests": int(first.each) if isinstance(demand.load, AtOnce) else None,
+        "requests": int(first.each) if isinstance(demand.load, RequestsAtOnce) else None,
         "promised": {
             name: dict(zip(keys, values, strict=True))
             for name, values in promised.items()

@@ -15,7 +15,7 @@ import dse
 from cases import each, quick_first
 from dse.core.errors import InputError, LimitError
 from dse.model import uncertainty
-from dse.questions import common, demand, measured_fronts, recommend, search, server_design
+from dse.questions import common, measured_fronts, recommend, search, server_design
 from dse.specs import prices
 from dse.specs.prices import Offer, Price
 from dse.specs.workload import Workload
@@ -439,7 +439,9 @@ def test_recommended_among_measured_deployments():
         work = Workload(**fields, weights=one.weights or None, stack=one.engine)
         limits = {"tpot_s": one.limit_s}
         design = common.design(one.device.lower(), one.model, one.kv or "fp16")
-        return server_design.ServerDesign(one.device, design, work, demand.Demand(demand.AtOnce(None), limits))
+        return server_design.ServerDesign(
+            one.device, design, work, server_design.Demand(server_design.RequestsAtOnce(None), limits)
+        )
 
     @cache
     def computed(one):
