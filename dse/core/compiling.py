@@ -106,12 +106,6 @@ def registered() -> Any:
 
 
 @cache
-def jit(function: Formula[..., Any]) -> Callable[..., Any]:
-    """The formula compiled for scalars."""
-    return registered().njit(error_model="numpy")(function)
-
-
-@cache
 def array(function: Formula[..., Any]) -> Callable[..., Any]:
     """The formula over numpy arrays (broadcast), as a numba ufunc; integers must stay below 2**53.
 

@@ -5,10 +5,10 @@ further answers (dse/specs/measured_memory.py).
 """
 
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from dse import quantizers
 from dse.core import units
@@ -339,75 +339,89 @@ def _quantizers_of(log: StartupLog) -> tuple[QuantizerSpec, QuantizerSpec]:
     return key, value
 
 
+#: fields of a workload by the names that a log has for them, where these are others
+_SAID = {name: name for name in ASKED if name in {field.name for field in fields(StartupLog)}} | {
+    "page_tokens": "block_tokens",
+    "kv_cache_memory_bytes": "given_kv_bytes",
+    "prompt_budget_tokens": "max_num_batched_tokens",
+    "swa_full_tokens_ratio": "window_share",
+    "cuda_graph_max_bs": "graph_requests",
+}
+
+
+def _newest(log: StartupLog) -> str:
+    """The newest release of a log's engine that is known; "" of llama.cpp, whose builds are no releases."""
+    return "" if log.engine == "llama.cpp" else next(iter(engines.releases().get(log.engine, {})), "")
+
+
+#: what a log leaves open, each with its note: by the log, the fields that are known and those that are given
+_OPEN: tuple[tuple[Callable[[StartupLog, Mapping[str, Any], Mapping[str, Any]], Any], str], ...] = (
+    (
+        lambda log, known, given: "weights_size_bytes" in known and log.file_gib and "weights_size_bytes" not in given,
+        "a file of {type} of {log.file_gib:,.2f} GiB: memory is by its size, times are those of {work.weights}",
+    ),
+    (
+        lambda log, known, given: log.engine != "llama.cpp" and not log.release and "@" not in known.get("stack", ""),
+        "the log does not say its release: taken as the newest (--stack NAME@RELEASE)",
+    ),
+    (
+        lambda log, known, given: log.release and _newest(log) and release_of(log.release) > release_of(_newest(log)),
+        "{log.title} is newer than the newest release that is known ({newest}): counted as that",
+    ),
+    (
+        lambda log, known, given: (
+            log.engine in ("vllm", "sglang") and not {"gpu_memory_utilization", "kv_cache_memory_bytes"} & known.keys()
+        ),
+        "the log does not say the share of the memory: taken as the release's ({share})",
+    ),
+    (
+        lambda log, known, given: log.is_wide and log.kv_format in ("", "auto"),
+        "keys and values of the log have 32 bits, which no quantizer here has: taken as 16",
+    ),
+    (
+        lambda log, known, given: log.has_draft and "speculative_config" not in known,
+        "what drafts has weights, keys and values too: they are not computed (--speculative-config)",
+    ),
+    (lambda log, known, given: log.error, "the log has an error that is not of memory: {log.error}"),
+    (
+        lambda log, known, given: log.host_weight_gib,
+        "{log.host_weight_gib:.2f} GiB of the weights stay in the host's memory",
+    ),
+)
+
+
 def _workload_of(
     log: StartupLog, device: HardwareSpec, model: ModelSpec, overrides: Mapping[str, Any]
 ) -> tuple[Workload, tuple[str, ...]]:
     """The workload of a log, and what it leaves open."""
-    on_stack = log.engine != "llama.cpp" and bool(device.stacks or device.n_cores)
-    release = f"@{log.release}" if log.release else ""
-    settings = {
-        "weights": None if "weights" in overrides else _weights_of(log, model),
-        "weights_size_bytes": None if "weights" in overrides else _size_of(log, model),
-        "stack": log.engine + release if on_stack else None,
-        "page_tokens": log.block_tokens,
-        "gpu_memory_utilization": log.gpu_memory_utilization,
-        "kv_cache_memory_bytes": log.given_kv_bytes,
-        "max_model_len": log.max_model_len,
-        "prompt_budget_tokens": log.max_num_batched_tokens,
-        "max_num_seqs": log.max_num_seqs,
-        "tower": log.tower if model.tower_parameters else None,
-        "max_total_tokens": log.max_total_tokens,
-        "swa_full_tokens_ratio": log.window_share,
-        "cuda_graph_max_bs": log.graph_requests,
-        "dp_attention": log.dp_attention,
-        "cuda_graphs": log.cuda_graphs,
-        "cpu_offload_gib": log.cpu_offload_gib,
-        "speculative_config": _drafts_of(log, model),
-        "gpu_layers": log.gpu_layers,
-        "tp": log.tp,
-        "pp": log.pp,
-        "ep": log.ep,
-        "dcp": log.dcp,
-        **overrides,
-    }
+    is_file = log.engine == "llama.cpp"
+    settings = {name: getattr(log, said) for name, said in _SAID.items()}
+    if "weights" not in overrides:
+        settings |= {"weights": _weights_of(log, model), "weights_size_bytes": _size_of(log, model)}
+    if not is_file and (device.stacks or device.n_cores):
+        settings["stack"] = f"{log.engine}@{log.release}".rstrip("@")
+    if not model.tower_parameters:
+        settings["tower"] = None
+    settings |= {"speculative_config": _drafts_of(log, model), **overrides}
     known = {name: value for name, value in settings.items() if value is not None}
     if "cpu_moe_layers" not in known and (n_layers := _host_experts(log, model, known.get("weights"))):
         known["cpu_moe_layers"] = n_layers
     longest = known.get("max_model_len") or 2 * LENGTH_TOKENS
-    if log.engine == "llama.cpp":  # the pool is as long as it was asked for: requests that fill it
+    n_input = max(min(LENGTH_TOKENS, longest // 2), 1)
+    if is_file:  # the pool is as long as it was asked for: requests that fill it
         n_input, known["memory"] = max(longest - 1, 1), "server" if device.reported_memory else "paper"
-    else:
-        n_input = max(min(LENGTH_TOKENS, longest // 2), 1)
-    n_output = max(min(LENGTH_TOKENS, longest - n_input), 1)
-    admission: Literal["reserve", "paged"] = "reserve" if log.engine == "llama.cpp" else "paged"
     if known.get("memory") == "paper":
         known = {name: value for name, value in known.items() if name not in ("max_model_len", "prompt_budget_tokens")}
-    notes = []
-    if "weights_size_bytes" in known and log.file_gib and "weights_size_bytes" not in overrides:
-        notes.append(
-            f"a file of {log.weights.upper()} of {log.file_gib:,.2f} GiB: memory is by its size, times are those of "
-            f"{known['weights']}"
-        )
-    if log.engine != "llama.cpp" and not log.release and "@" not in str(known.get("stack", "")):
-        notes.append("the log does not say its release: taken as the newest (--stack NAME@RELEASE)")
-    newest = next(iter(engines.releases().get(log.engine, {})), "")
-    if newest and log.engine != "llama.cpp" and log.release and release_of(log.release) > release_of(newest):
-        notes.append(f"{log.title} is newer than the newest release that is known ({newest}): counted as that")
-    if log.engine in ("vllm", "sglang") and not {"gpu_memory_utilization", "kv_cache_memory_bytes"} & known.keys():
-        share = log_answers.OPTIONS[log.engine]["gpu_memory_utilization"]
-        notes.append(f"the log does not say the share of the memory: taken as the release's ({share})")
-    if log.is_wide and log.kv_format in ("", "auto"):
-        notes.append("keys and values of the log have 32 bits, which no quantizer here has: taken as 16")
-    if log.has_draft and "speculative_config" not in known:
-        notes.append("what drafts has weights, keys and values too: they are not computed (--speculative-config)")
-    if log.error:
-        notes.append(f"the log has an error that is not of memory: {log.error}")
-    if log.host_weight_gib:
-        notes.append(f"{log.host_weight_gib:.2f} GiB of the weights stay in the host's memory")
-    batch = (log.max_num_seqs or 1) if log.engine == "llama.cpp" else None  # as many as fit
-    return Workload(batch=batch, input_tokens=n_input, output_tokens=n_output, admission=admission, **known), tuple(
-        notes
+    work = Workload(
+        batch=(log.max_num_seqs or 1) if is_file else None,  # as many as fit
+        input_tokens=n_input,
+        output_tokens=max(min(LENGTH_TOKENS, longest - n_input), 1),
+        admission="reserve" if is_file else "paged",
+        **known,
     )
+    share = log_answers.OPTIONS[log.engine].get("gpu_memory_utilization")
+    words = {"log": log, "work": work, "type": log.weights.upper(), "newest": _newest(log), "share": share}
+    return work, tuple(note.format(**words) for is_open, note in _OPEN if is_open(log, known, overrides))
 
 
 def _host_experts(log: StartupLog, model: ModelSpec, weights: str | None) -> int:
@@ -528,40 +542,42 @@ def _says(terms: tuple[LogTerm, ...], log: StartupLog, host_bytes: int) -> str:
     The pool is what the other terms leave: it is named where none of them is known, or none explains it. Of the weights
     in host memory the design has `host_bytes`.
     """
-    by_name, options = {term.name: term for term in terms}, log_answers.OPTIONS[log.engine]
-    pool, tokens = by_name[POOL], by_name.get(TOKENS)
-    if tokens and tokens.log and tokens.ours and pool.log and pool.ours and pool.log > 0 and pool.ours > 0:
-        ratio = (pool.log / tokens.log) / (pool.ours / tokens.ours)
-        if abs(ratio - 1) > SAME_TOKEN:
-            return (
-                f"Largest difference: bytes of a token, {100 * (ratio - 1):+.1f} % in the log: another KV format "
-                f"({options['kv']}), a device of the split with less room, or tokens printed in another way (--stack)."
-            )
-    sized = [term for term in terms if term.unit == "B" and term.difference is not None]
-    if not sized:
-        known = next((term for term in terms if term.share is not None), None)
-        if known is None or known.share is None:
-            return _NOTHING
-        return f"Largest difference: {known.name}, {100 * known.share:+.1f} % in the log."
-    causes = [term for term in sized if term is not pool and term.name != NEEDED]
-    explained = sum(term.difference or 0.0 for term in causes)
-    largest = max(causes, key=lambda term: abs(term.difference or 0.0), default=pool)
-    if pool.difference is not None and abs(pool.difference + explained) > abs(largest.difference or 0.0):
-        largest = pool
-    apart = largest.difference or 0.0
-    by = f"{largest.name}, {_gib(apart)} in the log"
-    if abs(apart) <= AGREES_GIB * GIB:
+    by_name, kv = {term.name: term for term in terms}, log_answers.OPTIONS[log.engine]["kv"]
+    pool = by_name[POOL]
+    ratio = _token_ratio(pool, by_name.get(TOKENS))
+    if abs(ratio - 1) > SAME_TOKEN:
+        return (
+            f"Largest difference: bytes of a token, {100 * (ratio - 1):+.1f} % in the log: another KV format "
+            f"({kv}), a device of the split with less room, or tokens printed in another way (--stack)."
+        )
+    apart = {term.name: term.difference for term in terms if term.unit == "B" and term.difference is not None}
+    if not apart:
+        shares = (f"{term.name}, {100 * term.share:+.1f} %" for term in terms if term.share is not None)
+        return next((f"Largest difference: {share} in the log." for share in shares), _NOTHING)
+    causes = {name: n_bytes for name, n_bytes in apart.items() if name not in (POOL, NEEDED)}
+    largest = max(causes, key=lambda name: abs(causes[name]), default=POOL)
+    if POOL in apart and abs(apart[POOL] + sum(causes.values())) > abs(causes.get(largest, 0.0)):
+        largest = POOL
+    n_bytes = apart.get(largest, 0.0)
+    by = f"{largest}, {_gib(n_bytes)} in the log"
+    if abs(n_bytes) <= AGREES_GIB * GIB:
         return f"Log and design agree; largest difference: {by}."
     host_gib = (log.host_weight_gib or 0.0) - host_bytes / GIB
-    if log.engine == "llama.cpp" and largest is pool:
-        means = (
-            f"another KV format ({options['kv']}), windows kept at full length, or another number of requests at once"
-        )
-    elif largest is by_name[WEIGHTS] and log.host_weight_gib and _is_on_host(apart, largest, host_gib):
+    if log.engine == "llama.cpp" and largest == POOL:
+        means = f"another KV format ({kv}), windows kept at full length, or another number of requests at once"
+    elif largest == WEIGHTS and log.host_weight_gib and _is_on_host(n_bytes, by_name[WEIGHTS], host_gib):
         means = f"{host_gib:.2f} GiB more of them stay in the host's memory"
     else:
-        means = _MEANS[largest.name][0 if apart > 0 else 1].format(**options)
+        means = _MEANS[largest][0 if n_bytes > 0 else 1].format(**log_answers.OPTIONS[log.engine])
     return f"Largest difference: {by}: {means}."
+
+
+def _token_ratio(pool: LogTerm, tokens: LogTerm | None) -> float:
+    """Bytes of a token in the log over ours; 1 where either does not say them."""
+    sizes = (pool.log, pool.ours, tokens and tokens.log, tokens and tokens.ours)
+    log_bytes, our_bytes, log_tokens, our_tokens = (max(size or 0.0, 0.0) for size in sizes)
+    whole = log_bytes and our_bytes and log_tokens and our_tokens
+    return (log_bytes / log_tokens) / (our_bytes / our_tokens) if whole else 1.0
 
 
 def _is_on_host(apart: float, weights: LogTerm, host_gib: float) -> bool:

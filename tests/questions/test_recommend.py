@@ -24,6 +24,8 @@ from dse.specs.workload import Workload
 MODELS = ("llama3.1-8b", "qwen3-8b", "gpt-oss-20b", "mistral-7b")
 DEVICES = ("h100", "l40s", "a100-80gb", "b200", "rtx-4090")
 TIE = 1 + 1e-9
+#: a design and its load are evaluated once, however many servers of it are tried
+evaluate, load = cache(dse.evaluate), cache(dse.load)
 
 
 def problem(seed):
@@ -57,7 +59,7 @@ def limits_of(asked):
 
 def holds_at_once(asked, design, n):
     """Whether a server surely keeps the limits with `n` requests at all times, all of them in memory."""
-    found = dse.evaluate(*design[:3], batch=n, **design[3])
+    found = evaluate(*design[:3], batch=n, **design[3])
     if not found["feasible"] or not found["runs"] or not found["fits_whole_batch"]:
         return False
     return all(uncertainty.ends(found, name)[1] <= limit * TIE for name, limit in limits_of(asked).items())
@@ -65,10 +67,10 @@ def holds_at_once(asked, design, n):
 
 def holds_rate(asked, design, rate):
     """Whether a server surely keeps the limits at a rate, up to 0.9 of what it serves at the low end when full."""
-    full = dse.evaluate(*design[:3], **design[3])
+    full = evaluate(*design[:3], **design[3])
     if not full["feasible"] or not full["runs"]:
         return False
-    found = dse.load(*design[:3], loads=[0.9], **design[3])
+    found = load(*design[:3], loads=(0.9,), **design[3])
     low = min(uncertainty.of_column(full, uncertainty.RATE).low, 1.0)
     if rate > 0.9 * low * found.full_requests_per_s * TIE:
         return False

@@ -180,11 +180,17 @@ def check(stack, device, model, asked):
     return command.line
 
 
+#: one of so many designs is checked in the quick tier, the others in the slow one
+QUICK_STEP = 7
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("stack", BASES)
 def test_any_two_fields_are_in_the_line_or_said_to_lack(stack):
     wrong, lines = [], set()
-    for device, model, asked in designs(stack):
+    for number, (device, model, asked) in enumerate(designs(stack)):
+        if number % QUICK_STEP == 0:
+            continue
         try:
             lines.add(check(stack, device, model, asked))
         except (AssertionError, DseError) as error:
@@ -195,7 +201,7 @@ def test_any_two_fields_are_in_the_line_or_said_to_lack(stack):
 
 @pytest.mark.parametrize("stack", BASES)
 def test_some_pairs_of_fields_are_in_the_line_or_said_to_lack(stack):
-    lines = {check(stack, *design) for design in itertools.islice(designs(stack), 0, None, 7)}
+    lines = {check(stack, *design) for design in itertools.islice(designs(stack), 0, None, QUICK_STEP)}
     assert len(lines) > 10
 
 

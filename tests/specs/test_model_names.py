@@ -229,11 +229,10 @@ def test_nearest_names_are_said():
 
 
 def mistypings(name: str):
-    """The name with one letter left out, one changed, and two neighbours swapped, at every place."""
+    """The name with one letter left out, one changed, or two neighbours swapped, by turns at every place."""
     for place, letter in enumerate(name):
-        yield name[:place] + name[place + 1 :]
-        yield name[:place] + ("x" if letter != "x" else "y") + name[place + 1 :]
-        yield name[:place] + name[place + 1 : place + 2] + letter + name[place + 2 :]
+        left, right = name[:place], name[place + 1 :]
+        yield left + (right, ("x" if letter != "x" else "y") + right, right[:1] + letter + right[1:])[place % 3]
 
 
 @each("name", catalog.model_files())
