@@ -42,7 +42,7 @@ LENGTHS = {(1024, 1024): "chat: ", (8192, 1024): "documents: ", (32768, 512): "l
 LIMITS = {"tpot_s": (0.020, 0.050, 0.100, None), "ttft_s": (1.0, 5.0, None)}
 
 
-class Choices(NamedTuple):
+class PageChoices(NamedTuple):
     """Models, devices, formats and lengths (prompt, answer) of a page."""
 
     models: Sequence[ModelSpec]
@@ -56,13 +56,13 @@ def choices(
     devices: Iterable[str] = DEVICES,
     formats: Iterable[str] = FORMATS,
     lengths: Iterable[str] = (),
-) -> Choices:
-    """What a page shows, by names or files; lengths as 8192+1024, or 8k+1k. Raises InputError and SpecError."""
+) -> PageChoices:
+    """Models, devices, formats and lengths by names or files; lengths as 8192+1024, or 8k+1k. Raises InputError and SpecError."""
     of_models = {model.name: model for model in map(catalog.model, models)}
     of_devices = {device.name: device for device in map(catalog.device, devices)}
     names = [CLOSED.required(name).name for name in formats]
     pairs = list(map(_lengths, lengths)) or list(LENGTHS)
-    return Choices([*of_models.values()], [*of_devices.values()], [*dict.fromkeys(names)], [*dict.fromkeys(pairs)])
+    return PageChoices([*of_models.values()], [*of_devices.values()], [*dict.fromkeys(names)], [*dict.fromkeys(pairs)])
 
 
 def _lengths(text: str) -> tuple[int, int]:
@@ -73,7 +73,7 @@ def _lengths(text: str) -> tuple[int, int]:
     return work.input_tokens, work.output_tokens
 
 
-def tables(asked: Choices, progress: Progress | None = None) -> dict[str, Any]:
+def tables(asked: PageChoices, progress: Progress | None = None) -> dict[str, Any]:
     """Model -> device -> lengths -> what `answers_of` gives. JSON-ready."""
     pairs = list(product(asked.models, asked.devices))
     found: dict[str, Any] = {}
@@ -251,7 +251,7 @@ def _row(row: dict[str, Any]) -> list[float]:
     return [row["n_devices"], row["batch"], *(float(f"{number:.4g}") for number in numbers)]
 
 
-def page(numbers: Mapping[str, Any], asked: Choices, home: str = "") -> str:
+def page(numbers: Mapping[str, Any], asked: PageChoices, home: str = "") -> str:
     """The page for these tables; beside it belong plotly.min.js and the page of accuracy. `home`: a page to link."""
     usd = {device.name: device.usd_per_hour for device in asked.devices}
     prices = {name: f"{of.value:g} {of.unit} ({of.source})" if of else "no known price" for name, of in usd.items()}
@@ -273,7 +273,7 @@ def page(numbers: Mapping[str, Any], asked: Choices, home: str = "") -> str:
     )
 
 
-def pages(asked: Choices, progress: Progress | None = None, home: str = "") -> dict[str, str]:
+def pages(asked: PageChoices, progress: Progress | None = None, home: str = "") -> dict[str, str]:
     """The page of answers, that of accuracy, and the script that both load, by file name."""
     made = page(tables(asked, progress), asked, home)
     return {PAGE: made, servers.PAGE: servers.page(PAGE, home), "plotly.min.js": web_page.plotly_js()}
