@@ -57,7 +57,7 @@ def choices(
     formats: Iterable[str] = FORMATS,
     lengths: Iterable[str] = (),
 ) -> PageChoices:
-    """Models, devices, formats and lengths by names or files; lengths as 8192+1024, or 8k+1k. Raises InputError and SpecError."""
+    """Models, devices and formats by names or files; lengths as 8192+1024, or 8k+1k. Raises InputError, SpecError."""
     of_models = {model.name: model for model in map(catalog.model, models)}
     of_devices = {device.name: device for device in map(catalog.device, devices)}
     names = [CLOSED.required(name).name for name in formats]
