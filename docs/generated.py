@@ -16,11 +16,10 @@ import click
 
 from dse.core import units
 from dse.core.compiling import FORMULAS
-from dse.figures.export import web_page
 from dse.model import formulas
 from dse.model.results import RESULTS
 from dse.model.results.ring import RING
-from dse.report import answers, listing
+from dse.report import answers, listing, servers
 from dse.specs import catalog, workload
 
 ROOT = Path(__file__).parents[1]
@@ -267,14 +266,14 @@ PAGES = {
     "reference/formats.md": formats_page,
 }
 #: files that are no Markdown
-FILES = {answers.PAGE: lambda: answers.page(answers.tables()), "plotly.min.js": web_page.plotly_js}
+FILES = (answers.PAGE, servers.PAGE, "plotly.min.js")
 
 
 def on_files(files: Any, config: Any) -> Any:
     """Add the generated pages: mkdocs calls this once it has listed docs/."""
     from mkdocs.structure.files import File  # the pages above are text, and made without it
 
-    made = {place: page() for place, page in (PAGES | FILES).items()}
+    made = {place: page() for place, page in PAGES.items()} | answers.pages(answers.choices(), home="index.html")
     made |= {f"reference/devices/{name}.md": device_page(name) for name in catalog.device_files()}
     made |= {f"notebooks/{path.stem}.md": notebook_page(path) for path in notebooks()}
     for place, text in made.items():

@@ -191,7 +191,7 @@ def target_exists(path, target):
     place, _, anchor = target.partition("#")
     page = (path.parent / place).resolve() if place else path
     made = re.sub(r"^docs/", "", str(page.relative_to(ROOT)))
-    if made in (GENERATED.PAGES | GENERATED.FILES) or made.startswith(("notebooks/", "reference/devices/")):
+    if made in {*GENERATED.PAGES, *GENERATED.FILES} or made.startswith(("notebooks/", "reference/devices/")):
         return True
     if not page.exists():
         return False
@@ -415,29 +415,26 @@ def visit(opened, site):
 
 
 def answer(page, site):
-    """The page of answers: what fits where, and the best within limits of its batches, as the question has them."""
+    """The page of answers has the best within limits as the question has it."""
     page.goto((site / "answers.html").as_uri())
     page.get_by_role("combobox", name="Model").select_option("llama3.1-70b")
-    page.get_by_label("TPOT at most").fill("40")
-    designs = [common.design("h200", "llama3.1-70b", name) for name in answers.FORMATS]
-    limits = {"tpot_s": 0.040, "ttft_s": 5.0}
+    page.get_by_role("combobox", name="KV format").select_option("fp8")
+    designs = [common.design("h200", "llama3.1-70b", "fp8")]
     work = dse.Workload(input_tokens=1024, output_tokens=1024)
-    rows = interactivity.interactivity(designs, work, batches=answers.BATCHES).rows
-    best = interactivity.best(rows, limits)
+    best = interactivity.interactivity(designs, work, limits={"tpot_s": 0.050, "ttft_s": 5.0}).best
     said = page.locator("#verdict").inner_text()
-    tried = "Best within the limits, of 1, 2, 4 and so on requests at once: "
-    assert said.startswith(f"{tried}{best['quantizer']} on {best['tp']} x h200, {best['batch']:,}: ")
-    rate = float(re.search(r": ([\d,]+) token/s a device", said)[1].replace(",", ""))
-    assert rate == pytest.approx(interactivity.speeds(best)[1], rel=1e-3)
-    assert page.locator("#formats tr").count() >= 3
+    assert f": {best['tp']} x H200 (tp {best['tp']}), {best['batch']:,} requests at once: " in said
+    rate = float(re.search(r": ([\d,]+) tok/s per device", said)[1].replace(",", ""))
+    assert rate == pytest.approx(interactivity.speeds(best)[1], rel=1e-2)
+    assert page.locator("#formats tr").count() == len(answers.FORMATS)
     page.get_by_role("combobox", name="Model").select_option("deepseek-v3")
-    page.get_by_role("combobox", name="Device").select_option("a100-80gb")
-    page.get_by_label("TPOT at most").fill("1")
-    assert page.locator("#verdict").inner_text() in (
-        "Nothing keeps the limits: allow more time, or another device.",
-        "It does not fit on up to eight of these devices.",
-    )
+    page.get_by_role("combobox", name="Device").select_option("A100-80GB")
+    page.get_by_role("combobox", name="KV format").select_option("any")
+    assert page.locator("#verdict").inner_text() == "It does not fit on up to 8 of these devices."
     assert page.locator("#plot .main-svg").count() > 0
+    page.get_by_role("link", name="How far off it is").click()
+    page.get_by_role("link", name="To the answers").click()
+    page.locator("#asked").wait_for()
 
 
 def test_docs_prints_where_the_pages_are_and_opens_them(tmp_path, monkeypatch, capsys):
@@ -459,6 +456,27 @@ def test_docs_prints_where_the_pages_are_and_opens_them(tmp_path, monkeypatch, c
     page.unlink()
     printed("dse docs --path")
     assert len(built) == 2
+
+
+def test_docs_writes_answers_for_models_and_devices_that_are_named(tmp_path, capsys):
+    out = tmp_path / "out"
+    asked = "--models llama2-7b --devices a100-80gb,h100 --formats fp16,fp8 --lengths 1k+100"
+    assert printed(f"dse docs {asked} --out {out}") == f"{out / 'answers.html'}\n"
+    assert {path.name for path in out.iterdir()} == {"answers.html", "accuracy.html", "plotly.min.js"}
+    data = re.search(r'<script id="data"[^>]*>(.*?)</script>', (out / "answers.html").read_text(), re.S)[1]
+    tables = json.loads(data)["tables"]
+    assert {name: {*devices} for name, devices in tables.items()} == {"llama2-7b": {"A100-80GB", "H100"}}
+    assert [*tables["llama2-7b"]["H100"]["1024+100"]["formats"]] == ["fp16", "fp8"]
+    for wrong, said in (
+        ("--models llama2-7b", "models = 'llama2-7b': has no effect without --out: add --out DIR"),
+        (f"--build --out {out}", "build: has no effect with --out: leave it out"),
+        (f"--lengths 8192 --out {out}", "lengths = '8192': must be tokens of prompt and answer, such as"),
+        (f"--devices nosuch --out {out}", "unknown device 'nosuch'"),
+    ):
+        with pytest.raises(SystemExit) as stop:
+            cli.main(["docs", *shlex.split(wrong)])
+        assert stop.value.code == 2
+        assert said in capsys.readouterr().err
 
 
 def test_docs_of_an_install_without_them_say_how_to_get_them(tmp_path, monkeypatch):

@@ -70,6 +70,10 @@ def test_it_holds_every_file_of_the_packages_and_no_other(wheel):
     assert f"kv_dse-{dse.__version__}.dist-info/licenses/LICENSE" in names
 
 
+def test_it_is_below_5_megabytes(wheel):
+    assert wheel.stat().st_size < 5e6
+
+
 def test_its_name_command_and_extras(wheel):
     assert wheel.name == f"kv_dse-{dse.__version__}-py3-none-any.whl"
     info = zipfile.ZipFile(wheel)
@@ -88,12 +92,17 @@ def test_it_runs_from_an_empty_directory(run):
     design = ("--device", "h200", "--model", "qwen3-32b", "--tp", "2", "--quantizer", "fp8")
     assert json.loads(run("point", *design, "--json").stdout)["feasible"]
     assert not list(run.empty.iterdir())
+    load = ("--model", "llama3.1-8b", "--devices", "h100", "--rate", "1", "--input", "1k", "--output", "100")
+    assert "vllm serve meta-llama/Llama-3.1-8B-Instruct" in run("recommend", *load).stdout
 
 
 def test_its_templates_pictures_and_data_are_found(run):
     run("ask", "formats", "--device", "h200", "--model", "qwen3-32b", "--quantizers", "fp8", "--out", "pays")
     written = {path.suffix for path in (run.empty / "pays").rglob("*") if path.is_file()}
     assert written == {".html", ".js", ".png", ".svg", ".pdf", ".csv", ".json"}
+    run("docs", "--models", "llama3.1-8b", "--devices", "h100", "--lengths", "1024+1024", "--out", "site")
+    names = {path.name for path in (run.empty / "site").iterdir()}
+    assert names == {"answers.html", "accuracy.html", "plotly.min.js"}
 
 
 def test_an_extra_that_is_missing_is_told_in_a_line(tmp_path):
