@@ -51,8 +51,8 @@ def factors_of(servers: Mapping[MeasuredLayout, ServerDesign]) -> Factors:
     for one, server in servers.items():
         if server.holds:
             computed = Fleet(server, 1, 0.0, server.holds).computed_tokens_per_s / one.n_devices
-            front = one.model, one.device, one.input_tokens, one.output_tokens, one.limit_s
-            fronts[front].append((one, one.ratio / computed))
+            place = one.model, one.device, one.input_tokens, one.output_tokens, one.limit_s
+            fronts[place].append((one, one.ratio / computed))
     found: dict[tuple[LayoutKey, Lengths], list[float]] = defaultdict(list)
     for front in fronts.values():
         if len(front) > 1:

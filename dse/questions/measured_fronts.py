@@ -64,7 +64,7 @@ class MeasuredLayout(NamedTuple):
 
     @property
     def key(self) -> LayoutKey:
-        """What it shares with other releases, months, lengths and limits."""
+        """Model, device, engine, format of weights and layout."""
         return self.model, self.device, self.engine, self.weights, *_layout(self)
 
     def layout_text(self) -> str:
