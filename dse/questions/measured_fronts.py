@@ -2,12 +2,15 @@
 
 The figures are ratios of output tokens a second and device inside cells (dse/data/measured_fronts.csv, made by
 calibration/measured_fronts.py): a model with its lengths, under a limit on the time per token or at so many requests.
+A choice among layouts weighs computed rates by how measured ones differ from them beside one another
+(dse/data/layout_factors.csv, made by calibration/layout_factors.py).
 """
 
 import math
 from collections import defaultdict
 from collections.abc import Mapping
 from functools import cache
+from statistics import geometric_mean
 from typing import Any, NamedTuple, get_type_hints
 
 from dse import data
@@ -25,6 +28,11 @@ LENGTHS_WITHIN, LIMIT_WITHIN, LOAD_WITHIN = 1.25, 1.5, 1.5
 CLEARLY = 1.05
 LAYOUT = tuple(name for name in layouts.SPLIT if name != "dcp")
 _MS = units.to_base(1, "ms")
+
+
+#: model, device, engine, format of weights, and the layout; mean lengths of prompts and answers
+LayoutKey = tuple[Any, ...]
+Lengths = tuple[int, int]
 
 
 class MeasuredLayout(NamedTuple):
@@ -53,6 +61,11 @@ class MeasuredLayout(NamedTuple):
     is_open: bool
     #: output tokens a second and device over those of the best deployment of the cell
     ratio: float
+
+    @property
+    def key(self) -> LayoutKey:
+        """Model, device, engine, format of weights and layout."""
+        return self.model, self.device, self.engine, self.weights, *_layout(self)
 
     def layout_text(self) -> str:
         """The options of its layout."""
@@ -143,10 +156,14 @@ def _layout(one: MeasuredLayout) -> tuple[Any, ...]:
     return tuple(getattr(one, name) for name in LAYOUT)
 
 
-def _is_alike(one: MeasuredLayout, pick: Mapping[str, Any]) -> bool:
+def _named(pick: Mapping[str, Any]) -> tuple[str, ...]:
+    """Model, device, engine and format of weights of a recommended one."""
     weights = pick["weights"] if isinstance(pick["weights"], str) else WIDE if pick["weights_bits"] == WIDE_BITS else ""
-    named = pick["model"], pick["device"], str(pick["stack"]).partition("@")[0], weights
-    return (one.model, one.device, one.engine, one.weights) == named
+    return pick["model"], pick["device"], str(pick["stack"]).partition("@")[0], weights
+
+
+def _is_alike(one: MeasuredLayout, pick: Mapping[str, Any]) -> bool:
+    return (one.model, one.device, one.engine, one.weights) == _named(pick)
 
 
 def _distance(one: MeasuredLayout, pick: Mapping[str, Any], limit_s: float | None) -> float | None:
@@ -163,6 +180,26 @@ def _distance(one: MeasuredLayout, pick: Mapping[str, Any], limit_s: float | Non
         pairs += [(one.limit_s, limit_s, LIMIT_WITHIN)]
     off = [(abs(math.log(value / asked)), math.log(within)) for value, asked, within in pairs]
     return None if any(far > most for far, most in off) else math.fsum(far for far, _ in off)
+
+
+def layout_times(pick: Mapping[str, Any]) -> float | None:
+    """Measured over computed rate of the layout of a result, beside that of the other measured layouts of its model and
+    device: the geometric mean over the lengths at which it was measured; None where it was not."""
+    if pick["dcp"] != 1:
+        return None
+    times = layout_factors().get((*_named(pick), *(pick[name] for name in LAYOUT)))
+    return geometric_mean(times.values()) if times else None
+
+
+@cache
+def layout_factors() -> Mapping[LayoutKey, Mapping[Lengths, float]]:
+    """Measured over computed rate of every measured layout, by lengths."""
+    factors: dict[LayoutKey, dict[Lengths, float]] = defaultdict(dict)
+    for row in data.rows("layout_factors.csv"):
+        layout = (row["dp_attention"] == "1" if name == "dp_attention" else int(row[name]) for name in LAYOUT)
+        key = row["model"], row["device"], row["engine"], row["weights"], *layout
+        factors[key][int(row["input_tokens"]), int(row["output_tokens"])] = float(row["times"])
+    return factors
 
 
 @cache

@@ -125,6 +125,7 @@ class Recommendation(QuestionAnswer):
             "runner_up": rival and {**told(rival), "sure": ahead(rival, self.first).sure},
             "other_loads": {name: d and told(d) for name, d in self.other_loads.items()},
             "two_runs": self.two_runs and self.two_runs.to_json(),
+            "measured_times": self.first.measured_times,
             "measured_front": self.measured_front and self.measured_front.to_json(),
             "changes": self.changes and self.changes.to_json(),
             "searched": self.search.grid.text,
@@ -141,13 +142,22 @@ class Recommendation(QuestionAnswer):
             of = f", on each of {deployment.n_servers:,}" if deployment.n_servers > 1 else ""
             lines.append(f"{name}{of}: {_command_text(deployment)}")
         lines += ["", *self._change_lines()]
-        notes = [self._runner_up_text(), *self._others(), *self._more(), *self._turns(), *self._price_turns()]
+        said = (self._runner_up_text(), self._layouts_text(), *self._others())
+        notes = [*said, *self._more(), *self._turns(), *self._price_turns()]
         lines += [line for note in notes if note for line in wrap(note, WIDTH)]
         lines += [self.two_runs.text()] if self.two_runs else []
         if self.other_loads:
             lines += ["", *aligned(cells(_OTHER, self._other_rows()), 2)]
         lines += ["", *(line for note in self._small_print() for line in wrap(note, WIDTH))]
         return "\n".join(lines)
+
+    def _layouts_text(self) -> str:
+        """That the order rests on measured layouts, where it does; "" elsewhere."""
+        named = {"the first": self.first, "the runner-up": self.runner_up}
+        said = [f"{name} gave {one.measured_times:.2f}" for name, one in named.items() if one and one.measured_times]
+        if self.search.objective != "throughput" or not said:
+            return ""
+        return f"Layouts measured side by side: {', '.join(said)} times what is computed of it; the order counts that."
 
     @property
     def question(self) -> str:
@@ -453,7 +463,8 @@ def _why_lost(rival: Fleet, first: Fleet, objective: str) -> str:
         if first.server.is_exact and not rival.server.is_exact:
             return f"stores fewer bits for at most {RERUN_90:.0%} more throughput, as much as runs differ by"
         if rival.tokens_per_s >= first.tokens_per_s:
-            return "gives less throughput in the middle of its interval"
+            least, most = rival.likely_tokens_per_s, first.likely_tokens_per_s
+            return f"likely gives less at the most load within the limits: {least:,.0f} token/s, not {most:,.0f}"
         return f"gives {rival.tokens_per_s:,.0f} token/s, not {first.tokens_per_s:,.0f}"
     if rival.usd_per_hour > first.usd_per_hour * (1 + common.TIE):
         return f"costs {_usd(rival.usd_per_hour)} an hour, {rival.usd_per_hour / first.usd_per_hour:.2f} times as much"

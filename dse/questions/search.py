@@ -15,6 +15,7 @@ from dse.model.formulas import energy
 from dse.questions import common, interactivity
 from dse.questions.common import Result
 from dse.questions.grid import Grid
+from dse.questions.measured_fronts import layout_times
 from dse.questions.server_design import ROUNDING, Demand, ServerDesign
 from dse.questions.two_runs import RERUN_90
 from dse.specs.prices import Price
@@ -79,15 +80,26 @@ class Fleet:
         return interactivity.keeps(self.results, self.server.demand.limits)
 
     @cached_property
-    def surely_tokens_per_s(self) -> float:
-        """Tokens a second where the load is all that it holds, in the middle of its interval: of all devices, and of
-        one where a load is asked for, which some number of them holds."""
-        row = self.server.results(self.server.holds)
-        load = self.server.demand.load
-        rate = row[load.tokens] if load.is_whole else self.server.holds * row["output_tokens"]
+    def computed_tokens_per_s(self) -> float:
+        """Tokens a second where the load is all that it likely holds, in the middle of its interval: of all devices,
+        and of one where a load is asked for, which some number of them holds. At the load that each surely holds the
+        fastest would seem best: alternatives mostly err alike, and a run finds what they hold."""
+        load, amount = self.server.demand.load, self.server.likely_holds
+        row = self.server.results(amount)
+        rate = row[load.tokens] if load.is_whole else amount * row["output_tokens"]
         low, high, _ = uncertainty.of_column(row, uncertainty.RATE)
         n = self.n_devices if self.server.demand.amount is None else 1
         return n * float(rate) / self.server.n_devices * uncertainty.middle(low, high)
+
+    @property
+    def measured_times(self) -> float | None:
+        """Measured over computed rate of its layout beside the others; None where it was not measured."""
+        return layout_times(self.server.fixed)
+
+    @property
+    def likely_tokens_per_s(self) -> float:
+        """Tokens a second by which deployments are ranked: computed, and as measured layouts differ from that."""
+        return self.computed_tokens_per_s * (self.measured_times or 1.0)
 
 
 def _least_cost(fleet: "Fleet") -> tuple[float, ...]:
@@ -99,7 +111,7 @@ def _least_cost(fleet: "Fleet") -> tuple[float, ...]:
 OBJECTIVES = {
     "cost": _least_cost,
     "devices": lambda d: (d.n_devices, *_least_cost(d)),
-    "throughput": lambda d: (-d.surely_tokens_per_s, d.usd_per_hour),
+    "throughput": lambda d: (-d.likely_tokens_per_s, d.usd_per_hour),
     "energy": lambda d: (d.results["joules_per_token"] or math.inf, d.usd_per_hour),
 }
 
@@ -189,8 +201,8 @@ class Search:
         run gives over another of the same server, 16 bits."""
         fleets = self.allowed(self.found)
         if self.objective == "throughput" and fleets and not fleets[0].server.is_exact:
-            least = fleets[0].surely_tokens_per_s * (1 - RERUN_90)
-            exact = next((d for d in fleets if d.server.is_exact and d.surely_tokens_per_s >= least), None)
+            least = fleets[0].likely_tokens_per_s * (1 - RERUN_90)
+            exact = next((d for d in fleets if d.server.is_exact and d.likely_tokens_per_s >= least), None)
             if exact:
                 fleets = [exact, *(d for d in fleets if d is not exact)]
         return fleets

@@ -286,6 +286,16 @@ class ServerDesign:
         """The largest load at which it surely keeps all limits; 0 where there is none."""
         return self.holds_within(self.demand.limits)
 
+    @cached_property
+    def likely_holds(self) -> float:
+        """The largest load at which it keeps all limits as likely as not, by the intervals at the load that it surely
+        holds, and no less than that."""
+        limits, row = {}, self.results(self.holds)
+        for name, limit in self.demand.limits.items():
+            low, high, _ = uncertainty.of_column(row, name)
+            limits[name] = limit / uncertainty.middle(low, high)
+        return max(self.holds_within(limits, False), self.holds)
+
     def holds_within(self, limits: Mapping[str, float], is_sure: bool = True) -> float:
         """The largest load at which times keep these limits at the upper ends of their intervals, or as computed."""
         return self.demand.load.holds_within(self, limits, is_sure)
