@@ -367,7 +367,7 @@ class PredictLoad(OnDesign, WithLimits, WithFigure):
 
         loads = load.LOADS if self.loads is None else list(self.loads)
         limits = self.limits_s(self.workload.output_tokens)
-        answer = load.under_load(self.hardware(), self.plan(), self.workload, loads, limits=limits)
+        answer = load.under_load(self.design(), self.workload, loads, limits=limits)
         self.say_left_out(self.workload.output_tokens, console)
         return answer
 

@@ -8,17 +8,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from dse.model import uncertainty
-from dse.questions import interactivity, load
 from dse.questions.common import Result
+from dse.questions.limits import LEAST_LOAD, MOST_LOAD, rate_within, within, within_as_computed
 from dse.serving.at_rate import AtRate, waits_at
 from dse.serving.steady_state import TrafficServer
 from dse.specs.workload import Workload
 
 if TYPE_CHECKING:
     from dse.questions.server_design import ServerDesign
-
-#: share of the saturated rate up to which times at a rate hold in closed form
-MOST_LOAD = load.LOADS[-1]
 
 
 @dataclass(frozen=True)
@@ -108,7 +105,7 @@ class AtOnce(Load):
 
     def holds_within(self, server: ServerDesign, limits: Mapping[str, float], is_sure: bool) -> float:
         """By halving over whole numbers."""
-        keeps = interactivity.within if is_sure else interactivity.within_as_computed
+        keeps = within if is_sure else within_as_computed
         return largest(server.most, lambda n: keeps(server.row(n), limits)) if limits else server.most
 
     def time_s(self, server: ServerDesign, amount: float, name: str) -> float:
@@ -147,8 +144,8 @@ class AtRandom(Load):
         return MOST_LOAD * server.slowest * full.full.requests_per_s if full.places else 0.0
 
     def least(self, server: ServerDesign) -> float:
-        """`load.LEAST_LOAD` of the saturated rate."""
-        return load.LEAST_LOAD * self.traffic(server, 0.0).full.requests_per_s
+        """`LEAST_LOAD` of the saturated rate."""
+        return LEAST_LOAD * self.traffic(server, 0.0).full.requests_per_s
 
     def holds_within(self, server: ServerDesign, limits: Mapping[str, float], is_sure: bool) -> float:
         """By halving below the saturated rate."""
@@ -157,7 +154,7 @@ class AtRandom(Load):
         if not most or not limits:
             return most
         asked = {name: limit / (server.late[name] if is_sure else 1.0) for name, limit in limits.items()}
-        return min(load.rate_within(server.traffic, full_rate, asked) or 0.0, most)
+        return min(rate_within(server.traffic, full_rate, asked) or 0.0, most)
 
     def time_s(self, server: ServerDesign, amount: float, name: str) -> float:
         """The mean of all requests."""

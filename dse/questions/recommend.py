@@ -14,11 +14,12 @@ from dse.core.errors import InputError
 from dse.core.progress import Progress
 from dse.model import quality, uncertainty
 from dse.model.uncertainty import Gain
-from dse.questions import common, interactivity, layouts, search
+from dse.questions import common, layouts, search
 from dse.questions.changes import Change, Changes
 from dse.questions.common import QuestionAnswer, Result, limits_text, sure_text
 from dse.questions.demand import Demand
 from dse.questions.grid import Grid
+from dse.questions.limits import LIMITS
 from dse.questions.measured_fronts import MeasuredFront, measured_front
 from dse.questions.search import Budget, Fleet, Search
 from dse.questions.server_design import ServerDesign
@@ -302,7 +303,7 @@ def told(deployment: Fleet) -> Result:
         "usd_per_million_tokens": deployment.usd_per_million_tokens,
         "tokens_per_s": deployment.tokens_per_s,
         **{name: row[name] for name in ("tpot_s", "ttft_s", "joules_per_token", "bound", *quality.NAMES[2:])},
-        **{f"{name}_{end}": value for name in interactivity.LIMITS for end, value in _ends(row, name)},
+        **{f"{name}_{end}": value for name in LIMITS for end, value in _ends(row, name)},
         "first_limit": first_limit(deployment),
         "sure": deployment.keeps,
         "runs": common.competes(row),

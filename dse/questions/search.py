@@ -12,10 +12,11 @@ from typing import NamedTuple
 from dse.core.progress import Progress, each
 from dse.model import uncertainty
 from dse.model.formulas import energy
-from dse.questions import common, interactivity
+from dse.questions import common
 from dse.questions.common import Result
 from dse.questions.demand import Demand
 from dse.questions.grid import Grid
+from dse.questions.limits import keeps
 from dse.questions.server_design import ROUNDING, ServerDesign
 from dse.questions.two_runs import RERUN_90
 from dse.specs.prices import Price
@@ -77,7 +78,7 @@ class Fleet:
     @cached_property
     def keeps(self) -> float:
         """The chance that it keeps the limit that it is likeliest to miss."""
-        return interactivity.keeps(self.results, self.server.demand.limits)
+        return keeps(self.results, self.server.demand.limits)
 
     @cached_property
     def surely_tokens_per_s(self) -> float:

@@ -8,9 +8,10 @@ from typing import Any
 
 from dse.model import engine, uncertainty
 from dse.model.point import Point
-from dse.questions import interactivity, layouts
+from dse.questions import layouts
 from dse.questions.common import Candidate, Result
 from dse.questions.demand import Demand
+from dse.questions.limits import LIMITS
 from dse.questions.serve_command import ServeCommand, serve_command
 from dse.serving.steady_state import FixedLengths, TrafficServer
 from dse.specs import server_flags
@@ -76,7 +77,7 @@ class ServerDesign:
     @cached_property
     def late(self) -> dict[str, float]:
         """The upper end of the interval of each time over what is computed, by column."""
-        return {name: uncertainty.of_column(self._full, name).high for name in interactivity.LIMITS}
+        return {name: uncertainty.of_column(self._full, name).high for name in LIMITS}
 
     @cached_property
     def slowest(self) -> float:
@@ -118,7 +119,7 @@ class ServerDesign:
     def least_times(self) -> dict[str, float]:
         """Times where hardly any request comes, at the upper ends of their intervals, by column."""
         least = self.demand.load.least(self)
-        return {name: self.demand.load.time_s(self, least, name) for name in interactivity.LIMITS}
+        return {name: self.demand.load.time_s(self, least, name) for name in LIMITS}
 
     def results(self, amount: float) -> Result:
         """All results at a load, TPOT and TTFT those of the load's requests."""
