@@ -1,4 +1,4 @@
-"""The questions of `dse ask`: formats, crossover, inverse design, sensitivity, doubt, map, load, hits, devices."""
+"""The questions of `dse ask`: formats, crossover, inverse design, sensitivity, doubt, map, load, hits, speeds."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from dse.questions.best_map import BestMap
     from dse.questions.common import Candidate
     from dse.questions.crossing import Crossing
-    from dse.questions.devices import Devices
     from dse.questions.doubt import Doubt
     from dse.questions.formats import Formats
     from dse.questions.hits import HitsByFormat
@@ -548,33 +547,3 @@ class TradeSpeeds(OnDevice, WithWorkload, Sourced, WithLimits, WithFigure):
         answer = interactivity.interactivity(designs, self.workload, splits, limits, measured, console.progress)
         self.say_left_out(self.workload.output_tokens, console)
         return answer
-
-
-@operation(
-    "ask devices",
-    "How many devices a batch needs, and how to split.",
-    function="devices",
-    positional=("device", "model", "quantizer", "workload"),
-)
-class SplitOverDevices(OnDesign, Printed):
-    """Split a model by tp and pp over up to so many devices: what each holds, a step, throughput, price.
-
-    Over 1, 2, 4 or 8 devices and whole servers of 8, or with --any over every number of them.
-
-    A batch that does not fit at once on fewer runs in waves there; the answer is the fewest that hold all of it.
-
-    >>> dse.devices("h100", "llama3.1-70b", batch=64).fewest["n_devices"]
-    4
-    """
-
-    most: int | None = option(
-        None, "Devices at most; default: 16, or fewer where the device's file says so.", WHOLE, unit="device"
-    )
-    any_size: bool = option(False, "Try other sizes than 1, 2, 4, 8 and whole servers of 8 too.", SWITCH, name="any")
-    workload: Workload = work(searched=dict.fromkeys(("tp", "pp", "pp_batches"), "most"))
-
-    def run(self, console: Console = SILENT) -> Devices:
-        """The splits, and the fewest devices that hold the whole batch."""
-        from dse.questions.devices import devices
-
-        return devices(self.hardware(), self.plan(), self.workload, self.most, self.any_size)

@@ -134,7 +134,7 @@ class Recommendation(QuestionAnswer):
         for name, deployment in self.shown.items():
             of = f", on each of {deployment.n_servers:,}" if deployment.n_servers > 1 else ""
             lines.append(f"{name}{of}: {_command_text(deployment)}")
-        lines += ["", *self._change_lines()]
+        lines += ["", *self._size_lines(), *self._change_lines()]
         notes = [self._runner_up_text(), *self._more(), *self._turns(), *self._price_turns()]
         lines += [line for note in notes if note for line in wrap(note, WIDTH)]
         lines += [self.two_runs.text()] if self.two_runs else []
@@ -163,6 +163,15 @@ class Recommendation(QuestionAnswer):
         if self.first.server.work.output_tokens == 1:
             shown = tuple(column for column in shown if column.name != "TPOT")
         return [[column.title or column.name, *(column.cell(row) for row in rows)] for column in shown]
+
+    def _size_lines(self) -> list[str]:
+        """The best servers of each number of devices, where the fewest are searched."""
+        if self.search.objective != "devices":
+            return []
+        best: dict[tuple[str, int], Fleet] = {}
+        for fleet in self.search.ranked:
+            best.setdefault((fleet.server.asked, fleet.server.n_devices), fleet)
+        return [*aligned(cells(_SIZES, [_row(best[size]) for size in sorted(best)]), 3), ""]
 
     def _change_lines(self) -> list[str]:
         """Each difference from today's server, and what it gives; or that nothing is to be done."""
@@ -230,7 +239,7 @@ class Recommendation(QuestionAnswer):
         return f"{'; '.join(said)}."
 
     def _turns(self) -> list[str]:
-        if not self.search.demand.amount or self.search.objective not in ("cost", "devices"):
+        if not self.search.demand.amount or self.search.objective != "cost":
             return []
         said, unit = [], self.search.demand.load.unit
         for upward, word in ((False, "up to"), (True, "above")):
@@ -301,7 +310,6 @@ def told(deployment: Fleet) -> Result:
     return {
         **_row(deployment),
         "usd_per_million_tokens": deployment.usd_per_million_tokens,
-        "tokens_per_s": deployment.tokens_per_s,
         **{name: row[name] for name in ("tpot_s", "ttft_s", "joules_per_token", "bound", *quality.NAMES[2:])},
         **{f"{name}_{end}": value for name in LIMITS for end, value in _ends(row, name)},
         "first_limit": first_limit(deployment),
@@ -335,6 +343,7 @@ def _row(deployment: Fleet) -> Result:
         "load": deployment.load,
         "holds": deployment.holds,
         "time_high_s": deployment.time_s,
+        "tokens_per_s": deployment.tokens_per_s,
     }
 
 
@@ -391,7 +400,7 @@ def _why_lost(rival: Fleet, first: Fleet, objective: str) -> str:
     if first.server.is_exact and not rival.server.is_exact:
         drop = quality.drop_text(rival.results)
         return f"stores fewer bits at the same cost (drop of scores {drop}), though it holds {_three(rival.holds)}"
-    if rival.holds < first.holds * (1 - common.TIE):
+    if objective != "devices" and rival.holds < first.holds * (1 - common.TIE):
         return f"holds {_three(rival.holds)} at the same cost, not {_three(first.holds)}"
     return f"is slower at the same cost: {_pace(first)} at most {_ms(rival.time_s)}, not {_ms(first.time_s)}"
 
@@ -450,6 +459,16 @@ _CARD = (
     Column("binds first", form=lambda row: f"{row['first_limit']}; steps: {row['bound']}"),
     Column("drop of scores", form=quality.drop_text),
     Column("sure to keep limits", form=lambda row: sure_text(row["sure"])),
+)
+_SIZES = (
+    Column("device"),
+    Column("quantizer", title="keys and values"),
+    Column("split", form=lambda row: layouts.words(row) or "-"),
+    Column("n_devices_a_server", title="devices a server"),
+    Column("holds", title="a server holds", form=lambda row: _three(row["holds"] / row["n_servers"])),
+    Column("n_servers", title="servers", form=","),
+    Column("n_devices", title="devices", form=","),
+    Column("tokens_per_s", title="token/s", form=",.0f"),
 )
 _OTHER = (Column("load", title=" "), Column("run"), Column("usd", title="an hour"))
 

@@ -100,7 +100,7 @@ def _least_cost(fleet: "Fleet") -> tuple[float, ...]:
 #: what is best, by the name of an objective: the least key
 OBJECTIVES = {
     "cost": _least_cost,
-    "devices": lambda d: (d.n_devices, *_least_cost(d)),
+    "devices": lambda d: (d.n_devices, d.usd_per_hour, not d.server.is_exact, d.time_s, -d.holds),
     "throughput": lambda d: (-d.surely_tokens_per_s, d.usd_per_hour),
     "energy": lambda d: (d.results["joules_per_token"] or math.inf, d.usd_per_hour),
 }

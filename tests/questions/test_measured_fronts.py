@@ -209,11 +209,10 @@ def test_what_was_measured_otherwise_stands_in_the_answer(shipped):
 
 
 def test_the_fewest_devices_are_told_beside_measured_ones(shipped):
-    asked = {"batch": 64, "input_tokens": 1024, "output_tokens": 1024, "weights": "fp8", "most": 2}
-    fewest = dse.devices("h100", "llama3.1-70b", "fp8", **asked).fewest
-    assert fewest["n_devices"] == 2
+    asked = {"devices": ["h100"], "quantizers": ["fp8"], "engines": ["vllm"], "most": 2, "objective": "devices"}
+    asked |= {"model": "llama3.1-70b", "requests": 64, "input_tokens": 1024, "output_tokens": 1024, "weights": "fp8"}
+    best = dse.recommend(**asked).best
+    assert best["n_devices"] == 2
     at = {"model": "llama3.1-70b", "device": "H100", "weights": "fp8", "limit_s": None, "n_devices": 2}
-    shipped(one(fewest["tp"], 0.5, pp=fewest["pp"], **at), one(fewest["pp"], 0.8, pp=fewest["tp"], **at))
-    text = dse.devices("h100", "llama3.1-70b", "fp8", **asked).text()
-    assert "the fastest split of them as computed, " in text
-    assert "\nMeasured otherwise: " in text
+    shipped(one(best["tp"], 0.5, pp=best["pp"], **at), one(best["pp"], 0.8, pp=best["tp"], **at))
+    assert "\nMeasured otherwise: " in dse.recommend(**asked).text()

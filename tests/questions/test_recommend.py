@@ -159,6 +159,27 @@ def test_what_it_holds_is_what_load_says():
         assert best["holds"] == best["n_servers"] * one.most_within(one.limits)
 
 
+def test_the_fewest_devices_and_what_other_numbers_of_them_hold(run):
+    """Beside `dse.evaluate`: of each layout the most that fit at once; the fastest of the fewest is the answer."""
+    lengths = {"input_tokens": 1024, "output_tokens": 1024}
+    asked = {"model": "llama3.1-70b", "devices": ["h100"], "quantizers": ["fp16"], "engines": ["vllm"], "most": 4}
+    found = dse.recommend(requests=64, objective="devices", **asked, **lengths)
+    table, points = found.table, {}
+    assert set(table["n_devices_a_server"]) == {2, 4}  # 141.1 GB of weights do not fit on one
+    for row in table.to_dict("records"):
+        point = dse.evaluate("h100", "llama3.1-70b", tp=row["tp"], pp=row["pp"], **lengths)
+        assert row["holds"] == row["n_servers"] * point["max_batch"]
+        each = dse.evaluate("h100", "llama3.1-70b", tp=row["tp"], pp=row["pp"], batch=64, **lengths)
+        if row["n_servers"] == 1:
+            assert row["tokens_per_s"] == pytest.approx(each["throughput_tokens_per_s"])
+            points[row["tp"]] = row["tokens_per_s"]
+    assert (found.best["n_devices"], found.best["tp"]) == (4, max(points, key=points.get))
+    assert "devices a server" in found.text()
+    code, out, err = run("ask", "devices", "--device", "h100")
+    assert (code, out) == (2, "")
+    assert "it is `dse recommend --devices h100" in err
+
+
 def test_more_load_costs_no_less(found):
     usd = [found.search.at(load).usd_per_hour for load in (10, 12, 15, 20, 25, 31, 40)]
     assert usd == sorted(usd)
