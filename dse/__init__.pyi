@@ -1200,16 +1200,17 @@ def interactivity(
     strict_kernels: bool = False,
     other_software: bool = False,
 ) -> Interactivity:
-    """Trade throughput a device against the speed that each user sees, over batches and splits, for several KV formats.
+    """Trade throughput a device against the speed that each user sees, over batches and layouts, for KV formats.
 
-    A curve holds the designs of a format that none of its others beats in both. Limits name the best design.
+    A curve holds the designs of a format that none of its others beats in both. The best within limits is that of
+    `dse recommend` on as many devices with the same engine.
 
     device: Device name or .toml file.
     model: Model name, .toml file or config.json.
     quantizers: KV quantizers to compare; default: fp16 and all that the engine runs there for the
         model.
     workload: Requests, lengths, memory, weights and devices, as `dse.Workload(batch=64, tp=2)`.
-    splits: Devices that the model is split over by tp; default: 1, 2, 4 and 8, or the workload's own
+    splits: Devices that the model is split over; default: 1, 2, 4 and 8, or the workload's own layout
         where it names several.
     measured: Measured servers to draw beside it, in the columns of aiconfigurator-core's
         silicon_sample.csv: those of the model, the device and the lengths.
@@ -1220,7 +1221,7 @@ def interactivity(
     max_ttft: Most time to the first token.
     Further parameters are the fields of `Workload`, in place of one.
 
-    Returns: Every design over batches and splits, and the best within the limits.
+    Returns: The servers of the search over batches, and the best within the limits.
     Raises InputError and SpecError for names, files and values, LimitError beyond what can be computed.
 
     >>> found = dse.interactivity("h200", "qwen3-32b", ["fp16", "fp8"], max_tpot="20 ms", input_tokens=8192)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dse.core.errors import InputError
@@ -13,7 +14,6 @@ from dse.operations.shared import (
     Model,
     OnDesign,
     OnDevice,
-    Printed,
     Quantizer,
     Sourced,
     WithFigure,
@@ -493,9 +493,10 @@ class FindHits(OnDevice, WithHost, WithWorkload, Sourced, WithFigure):
     positional=("device", "model", "quantizers", "workload"),
 )
 class TradeSpeeds(OnDevice, WithWorkload, Sourced, WithLimits, WithFigure):
-    """Trade throughput a device against the speed that each user sees, over batches and splits, for several KV formats.
+    """Trade throughput a device against the speed that each user sees, over batches and layouts, for KV formats.
 
-    A curve holds the designs of a format that none of its others beats in both. Limits name the best design.
+    A curve holds the designs of a format that none of its others beats in both. The best within limits is that of
+    `dse recommend` on as many devices with the same engine.
 
     >>> found = dse.interactivity("h200", "qwen3-32b", ["fp16", "fp8"], max_tpot="20 ms", input_tokens=8192)
     >>> found.best["quantizer"], found.best["tpot_s"] <= 0.020
@@ -511,7 +512,7 @@ class TradeSpeeds(OnDevice, WithWorkload, Sourced, WithLimits, WithFigure):
     )
     splits: Sequence[int] | None = option(
         None,
-        "Devices that the model is split over by tp; default: 1, 2, 4 and 8, or the workload's own where it names "
+        "Devices that the model is split over; default: 1, 2, 4 and 8, or the workload's own layout where it names "
         "several.",
         WHOLES,
         metavar="1,8",
@@ -528,22 +529,35 @@ class TradeSpeeds(OnDevice, WithWorkload, Sourced, WithLimits, WithFigure):
 
     def unused(self) -> dict[str, str]:
         """Splits that are named take the place of the workload's own."""
-        return {} if self.splits is None else {"tp": "with --splits, which says over how many devices"}
+        why = "with --splits, which says over how many devices"
+        return {} if self.splits is None else dict.fromkeys(("tp", "pp"), why)
 
     def run(self, console: Console = SILENT) -> Interactivity:
-        """Every design over batches and splits, and the best within the limits."""
-        from dse.questions import engine_formats, interactivity
+        """The servers of the search over batches, and the best within the limits."""
+        from dse.questions import interactivity
+        from dse.questions.demand import AtOnce, Demand
+        from dse.questions.grid import Choices, grid_of
+        from dse.specs.deployment import USUAL_SIZES, is_usual
         from dse.specs.measurements import CLOSED
         from dse.validate import serving
 
-        named, spec, model = self.quantizers, self.hardware(), self.language_model()
-        limits = self.limits_s(self.workload.output_tokens)
-        measured = serving.speeds(self.measured, spec, model, self.workload) if self.measured else []
-        if named is None:
-            designs = engine_formats.compared(spec, model, self.workload, self.source() or CLOSED)
-        else:
-            designs = [self.design_of(self.device, self.model, name) for name in several(named)]
-        splits = None if self.splits is None else several(self.splits)
-        answer = interactivity.interactivity(designs, self.workload, splits, limits, measured, console.progress)
-        self.say_left_out(self.workload.output_tokens, console)
+        work, spec, model = self.workload, self.hardware(), self.language_model()
+        demand = Demand(AtOnce(None), self.limits_s(work.output_tokens))
+        measured = serving.speeds(self.measured, spec, model, work) if self.measured else []
+        own = (work.n_devices,) if work.n_devices > 1 else USUAL_SIZES
+        sizes = own if self.splits is None else several(self.splits)
+        choices = Choices(
+            engines=(work.stack,),
+            quantizers=None if self.quantizers is None else tuple(several(self.quantizers)),
+            most=max(sizes),
+            any_size=not all(map(is_usual, sizes)),
+            bits=self.source() or CLOSED,
+        )
+        found = grid_of({spec.name: spec}, model, work, demand, choices, {})
+        servers = tuple(one for one in found.servers if one.n_devices in sizes)
+        if not servers:
+            names = ",".join(map(str, sizes))
+            raise InputError(f"splits = {names}: {model.name} or the device is not split so: give others, as 1,2,4")
+        answer = interactivity.interactivity(replace(found, servers=servers), demand, measured, console.progress)
+        self.say_left_out(work.output_tokens, console)
         return answer

@@ -33,7 +33,8 @@ USUAL_DROP = 0.12
 class Choices:
     """Names that the search chooses from, None for all that run, and what it leaves out."""
 
-    engines: tuple[str, ...] | None = None
+    #: of these None is the device's usual one
+    engines: tuple[str | None, ...] | None = None
     quantizers: tuple[str, ...] | None = None
     #: devices of a server at most, and whether in any number
     most: int = layouts.MOST_DEVICES
@@ -70,6 +71,12 @@ class Grid:
         sizes = ", ".join(f"{len(names)} {name}{'s' if len(names) > 1 else ''}" for name, names in axes.items())
         return f"{len(self.servers):,} servers ({sizes}), each in any number"
 
+    @property
+    def left_out_text(self) -> str:
+        """Formats that lose too much, in a sentence; "" where there are none."""
+        names = ", ".join(self.left_out)
+        return f"Left out for the drop of scores, or as nobody published it: {names}." if names else ""
+
 
 def grid_of(
     devices: Mapping[str, HardwareSpec],
@@ -94,6 +101,7 @@ def grid_of(
                 for tp, pp in layouts.sizes(model, n_most, choices.any_size)
                 for way in layouts.layouts(model, of_stack, tp, pp)
             ]
+            ways = [demand.served(of_stack)] if work.n_devices > 1 else ways  # a layout that is given
             if len(asked) + len(kept) * len(ways) > MAX_SERVERS:
                 raise LimitError(
                     f"the search has more than {MAX_SERVERS:,} servers ({len(devices):,} devices, {len(kept):,} KV "
@@ -138,7 +146,7 @@ def _designs(
 
 
 def _engines(
-    device: HardwareSpec, model: ModelSpec, work: Workload, engines: tuple[str, ...] | None
+    device: HardwareSpec, model: ModelSpec, work: Workload, engines: tuple[str | None, ...] | None
 ) -> list[str | None]:
     if engines is not None:
         return list(engines)

@@ -50,7 +50,7 @@ class UnderLoad(QuestionAnswer):
 
     @property
     def age(self) -> str:
-        """How old the times are."""
+        """The age of the times, in a sentence."""
         return age_text(self.server.traffic.point)
 
     @cached_property

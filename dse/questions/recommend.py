@@ -200,7 +200,7 @@ class Recommendation(QuestionAnswer):
             return "Nothing else that was tried holds this load within the limits."
         chance = sure_text(ahead(rival, first).sure)
         return (
-            f"Runner-up: {words(rival)}. It lost as it {_why_lost(rival, first, self.search.objective)}; {chance} sure "
+            f"Runner-up: {words(rival)}. It lost as it {why_lost(rival, first, self.search.objective)}; {chance} sure "
             "to hold more for its money after all."
         )
 
@@ -279,12 +279,10 @@ class Recommendation(QuestionAnswer):
         rows = [deployment.results for deployment in self.cards.values()]
         limit = "A limit holds at the upper end of the 80 % interval of a time" if self.search.demand.limits else ""
         spent = f"the fastest and the roomiest cost at most {_usd(self.search.spent_usd)} an hour"
-        how = self.search.demand.load.how
+        how, grid = self.search.demand.load.how, self.search.grid
         said = "; ".join(filter(None, (limit, spent if self.search.demand.amount else "", how)))
-        names = self.search.grid.left_out
-        left_out = f" Left out for the drop of scores, or as nobody published it: {', '.join(names)}." if names else ""
         return [
-            f"Searched: {self.search.grid.text}; as the engine has them: {AS_THE_ENGINE}.{left_out}",
+            f"Searched: {grid.text}; as the engine has them: {AS_THE_ENGINE}. {grid.left_out_text}".rstrip(),
             *([f"{said[0].upper()}{said[1:]}."] if said else []),
             f"Prices an hour: {prices_text(self.prices)}.",
             common.assumption_text(rows, common.THROUGHPUT),
@@ -384,7 +382,8 @@ def ahead(fleet: Fleet, other: Fleet) -> Gain:
     return scaled._replace(sure=uncertainty.at_most(scaled.sure, rows))
 
 
-def _why_lost(rival: Fleet, first: Fleet, objective: str) -> str:
+def why_lost(rival: Fleet, first: Fleet, objective: str) -> str:
+    """Why a runner-up lost, to follow "as it"."""
     if objective == "energy":
         return f"takes {rival.results['joules_per_token'] / first.results['joules_per_token']:.2f} times the energy"
     if objective == "devices" and rival.n_devices > first.n_devices:

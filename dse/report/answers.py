@@ -11,10 +11,13 @@ from typing import Any
 
 from dse.core.progress import Progress
 from dse.figures.export import web_page
-from dse.model import quality
-from dse.questions import engine_formats, interactivity
-from dse.questions.common import Candidate
+from dse.model import quality, uncertainty
+from dse.questions import engine_formats, interactivity, layouts
+from dse.questions.demand import AtOnce, Demand
+from dse.questions.grid import Choices, grid_of
+from dse.questions.limits import LIMITS
 from dse.specs import catalog
+from dse.specs.deployment import USUAL_SIZES
 from dse.specs.workload import Workload
 
 PAGE = "answers.html"
@@ -35,37 +38,45 @@ BATCHES = tuple(2**k for k in range(12))
 
 def tables(models: Sequence[str] = MODELS, devices: Sequence[str] = DEVICES, progress: Progress | None = None) -> Any:
     """Model -> device -> lengths -> format -> its drop of scores and rise of perplexity, the most requests that so many
-    devices hold at once, and the designs on its front: devices by tp, requests, token/s a user, token/s a device, TTFT
-    in s, ends of the 80 % interval of token/s a device. JSON-ready."""
+    devices hold at once, and the designs on its front: layout, devices, requests, token/s a user, token/s a device,
+    TTFT in s, ends of the 80 % interval of token/s a device, upper ends of TPOT and TTFT in s. JSON-ready."""
     pairs = [(model, device) for model in models for device in devices]
     answers: dict[str, Any] = {}
     with progress(pairs, label="answers", length=len(pairs)) if progress else nullcontext(pairs) as shown:
         for model, device in shown:
             usual = Workload()
             run = engine_formats.compared(catalog.device(device), catalog.model(model), usual)
-            designs = [d for name in FORMATS for d in run if d.name == name]
-            here = {words: {d.name: _format(d, *lengths) for d in designs} for words, lengths in LENGTHS.items()}
+            names = tuple(name for name in FORMATS if name in {design.name for design in run})
+            here = {words: _formats(device, model, names, *lengths) for words, lengths in LENGTHS.items()}
             answers.setdefault(model, {})[device] = here
     return answers
 
 
-def _format(design: Candidate, input_tokens: int, output_tokens: int) -> dict[str, Any]:
-    work = Workload(input_tokens=input_tokens, output_tokens=output_tokens)
-    answer = interactivity.interactivity([design], work, batches=BATCHES)
+def _formats(
+    device: str, model: str, names: tuple[str, ...], input_tokens: int, output_tokens: int
+) -> dict[str, dict[str, Any]]:
+    demand, work = Demand(AtOnce(None), {}), Workload(input_tokens=input_tokens, output_tokens=output_tokens)
+    choices = Choices(engines=(None,), quantizers=names, most=USUAL_SIZES[-1])
+    found = grid_of({device: catalog.device(device)}, catalog.model(model), work, demand, choices, {})
+    answer = interactivity.interactivity(found, demand, batches=BATCHES)
+    return {name: _format([row for row in answer.rows if row["system"] == name]) for name in names}
+
+
+def _format(designs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     holds: dict[int, int] = {}
-    for row in answer.rows:
-        holds[row["tp"]] = max(holds.get(row["tp"], 0), row["batch"])
-    first = answer.rows[0] if answer.rows else None
-    drop, rise = ("-", "-") if first is None else (quality.drop_text(first), quality.rise_text(first))
-    rows = [_row(row) for own_rows in answer.fronts.values() for row in own_rows]
-    return {"drop": drop, "rise": rise, "holds": list(holds.items()), "rows": rows}
+    for row in designs:
+        holds[row["n_devices"]] = max(holds.get(row["n_devices"], 0), row["batch"])
+    drop, rise = (quality.drop_text(designs[0]), quality.rise_text(designs[0])) if designs else ("-", "-")
+    rows = [_row(row) for row in interactivity.front(designs)]
+    return {"drop": drop, "rise": rise, "holds": sorted(holds.items()), "rows": rows}
 
 
-def _row(row: dict[str, Any]) -> list[float]:
+def _row(row: dict[str, Any]) -> list[Any]:
     user, device = interactivity.speeds(row)
     low, high, _ = interactivity.interval(row)
-    numbers = (user, device, row["ttft_s"], low, high)
-    return [row["tp"], row["batch"], *(float(f"{number:.4g}") for number in numbers)]
+    latest = [uncertainty.ends(row, name)[1] for name in LIMITS]
+    numbers = (user, device, row["ttft_s"], low, high, *latest)
+    return [layouts.words(row) or "tp 1", row["n_devices"], row["batch"], *(float(f"{n:.4g}") for n in numbers)]
 
 
 def page(numbers: Any) -> str:

@@ -203,7 +203,7 @@ def test_what_was_measured_otherwise_stands_in_the_answer(shipped):
     shipped(one(best["tp"], 0.9, **ours), one(other, 0.8, **ours))
     said = dse.interactivity("h200", "qwen3-32b", ["fp8"], **asked).verdict
     assert said.startswith("Best within TPOT 20 ms: fp8, ")
-    assert " Measured the best too, of 2 layouts (vLLM 0.19.0, " in said
+    assert "\nMeasured the best too, of 2 layouts (vLLM 0.19.0, " in said
     free = dse.interactivity("h200", "qwen3-32b", ["fp8"], **{**asked, "max_tpot": None})
     assert "Measured" not in free.text()
 

@@ -197,23 +197,6 @@ def test_the_answer_turns_where_it_says(found):
         assert at.first.server.name == other.server.name != found.first.server.name
 
 
-def test_as_much_as_the_devices_hold_is_the_best_of_interactivity():
-    """DeepSeek-R1 on 8 H200 within 50 ms: one answer, by both questions and over the same layouts."""
-    asked = {"input_tokens": 4096, "output_tokens": 500, "max_tpot": "50 ms"}
-    curve = dse.interactivity("h200", "deepseek-r1", splits=[8], stack="vllm", **asked).best
-    found = {"model": "deepseek-r1", "devices": ["8xh200"], "engines": ["vllm"], "most": 8, **asked}
-    best = dse.recommend(**found, quantizers=[curve["quantizer"]]).best
-    assert best["n_devices"] == 8
-    # as many tokens but for what two runs differ by: 16 bits
-    exact = dse.recommend(**found).best
-    assert exact["quantizer"] == "fp16"
-    assert 0.96 * best["tokens_per_s"] <= exact["tokens_per_s"] < best["tokens_per_s"]
-    for name in ("tp", "ep", "dp_attention", "dcp"):
-        assert best[name] == curve[name]
-    assert best["load"] == curve["batch"]
-    assert best["tokens_per_s"] == pytest.approx(curve["throughput_tokens_per_s"])
-
-
 def test_text_and_json_of_the_command(run):
     line = "recommend --model qwen3-8b --devices h100,rtx-4090 --requests 20 --input 2k --output 100 --tpot 30ms"
     status, text, _ = run(*line.split())

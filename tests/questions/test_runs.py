@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import dse
 from dse.figures.export import front as written
-from dse.questions import best_map, common, doubt, interactivity, need
+from dse.questions import best_map, common, doubt, need
 from dse.questions.formats import formats
 from dse.specs import catalog
 from dse.specs.workload import Workload
@@ -83,7 +83,8 @@ def test_maps_speeds_and_winners(device, names, allowed):
     for cell in best_map.best_map(every, work, batches=[1, 64], inputs=[256]).cells:
         assert {*cell.best, cell.next_best} - {""} <= runs
         assert bool(cell.best) == bool(runs)
-    speeds = interactivity.interactivity(every, work, [1], {interactivity.LIMITS[0]: 10.0}, batches=(1, 16))
+    asked = {"input_tokens": 512, "output_tokens": 32, "other_software": allowed}
+    speeds = dse.interactivity(device, "llama3.1-8b", names, splits=[1], max_tpot="10 s", **asked)
     assert speeds.best is None or speeds.best["quantizer"] in runs
     assert (speeds.best is None) == (not runs)
     said = speeds.text()
