@@ -101,7 +101,7 @@ def grid_of(
                 for tp, pp in layouts.sizes(model, n_most, choices.any_size)
                 for way in layouts.layouts(model, of_stack, tp, pp)
             ]
-            ways = [demand.served(of_stack)] if work.n_devices > 1 else ways  # a layout that is given
+            ways = [demand.load.served(of_stack)] if work.n_devices > 1 else ways  # a layout that is given
             if len(asked) + len(kept) * len(ways) > MAX_SERVERS:
                 raise LimitError(
                     f"the search has more than {MAX_SERVERS:,} servers ({len(devices):,} devices, {len(kept):,} KV "
