@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dse.core.errors import InputError
@@ -551,13 +550,10 @@ class TradeSpeeds(OnDevice, WithWorkload, Sourced, WithLimits, WithFigure):
             quantizers=None if self.quantizers is None else tuple(several(self.quantizers)),
             most=max(sizes),
             any_size=not all(map(is_usual, sizes)),
+            sizes=tuple(sizes),
             bits=self.source() or CLOSED,
         )
         found = grid_of({spec.name: spec}, model, work, demand, choices, {})
-        servers = tuple(one for one in found.servers if one.n_devices in sizes)
-        if not servers:
-            names = ",".join(map(str, sizes))
-            raise InputError(f"splits = {names}: {model.name} or the device is not split so: give others, as 1,2,4")
-        answer = interactivity.interactivity(replace(found, servers=servers), demand, measured, console.progress)
+        answer = interactivity.interactivity(found, demand, measured, console.progress)
         self.say_left_out(work.output_tokens, console)
         return answer

@@ -39,6 +39,8 @@ class Choices:
     #: devices of a server at most, and whether in any number
     most: int = layouts.MOST_DEVICES
     any_size: bool = False
+    #: numbers of devices of a server, up to `most`
+    sizes: tuple[int, ...] | None = None
     #: the largest drop of scores, a share; None: `USUAL_DROP`, of formats that are named any
     max_drop_frac: float | None = None
     bits: Bits = CLOSED
@@ -99,6 +101,7 @@ def grid_of(
             ways = [
                 demand.load.served(way)
                 for tp, pp in layouts.sizes(model, n_most, choices.any_size)
+                if choices.sizes is None or tp * pp in choices.sizes
                 for way in layouts.layouts(model, of_stack, tp, pp)
             ]
             ways = [demand.load.served(of_stack)] if work.n_devices > 1 else ways  # a layout that is given
@@ -122,7 +125,8 @@ def grid_of(
         except DseError as error:
             wrong = wrong or error
     if not servers:
-        raise wrong or InputError(f"{model.name}: is not split over so many devices: give others, or --any")
+        others = "others" if choices.sizes else "others, or --any"
+        raise wrong or InputError(f"{model.name}: is not split over so many devices: give {others}")
     formats = dict.fromkeys(server.design.name for server in servers)
     return Grid(
         tuple(servers),
