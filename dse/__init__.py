@@ -21,7 +21,6 @@ __all__ = [
     "claims",
     "crossover",
     "device",
-    "devices",
     "doubt",
     "errors",
     "evaluate",

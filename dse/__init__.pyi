@@ -15,7 +15,6 @@ from dse.operations.shared import Device, Model, Quantizer
 from dse.quantizers import QuantizerSpec
 from dse.questions.best_map import BestMap
 from dse.questions.crossing import Crossing
-from dse.questions.devices import Devices
 from dse.questions.doubt import Doubt
 from dse.questions.formats import Formats
 from dse.questions.hits import HitsByFormat
@@ -43,7 +42,6 @@ __all__ = [
     "claims",
     "crossover",
     "device",
-    "devices",
     "doubt",
     "errors",
     "evaluate",
@@ -654,94 +652,6 @@ def device(name: str | Path) -> HardwareSpec:
     Raises InputError for a name that is not known, SpecError for a file that is not right.
     """
 
-def devices(
-    device: Device,
-    model: Model,
-    quantizer: Quantizer = "fp16",
-    workload: Workload | None = None,
-    *,
-    most: int | None = None,
-    any_size: bool = False,
-    key_quantizer: Quantizer | None = None,
-    value_quantizer: Quantizer | None = None,
-    bits: Literal["closed", "measured"] = "closed",
-    measurements: str | None = None,
-    batch: int | None = None,
-    input_tokens: int = 1024,
-    output_tokens: int = 1024,
-    admission: Literal["reserve", "paged"] | None = None,
-    batching: Literal["static", "continuous", "chunked"] | None = None,
-    page_tokens: int = 16,
-    prefix_tokens: int = 0,
-    samples: int = 1,
-    kv_offload: float = 0.0,
-    weights_bits: int = 16,
-    dequant_path: Literal["engine", "fused", "materialised"] | None = None,
-    model_kind: Literal["auto", "ideal", "calibrated"] = "auto",
-    stack: str | None = None,
-    tokens: str = "full",
-    activation_bits: int = 16,
-    weights: str | None = None,
-    weights_size_bytes: int | None = None,
-    tower: bool = True,
-    state_type: Literal["auto", "float32", "float16", "bfloat16", "float8", "int8"] = "auto",
-    state_slots: int | None = None,
-    state_share: float | None = None,
-    cuda_graphs: bool = True,
-    gpu_layers: int | None = None,
-    cpu_moe_layers: int = 0,
-    speculative_config: str | None = None,
-    cpu_offload_gib: float = 0.0,
-    prompt_chunk_tokens: int = 1,
-    rounds: int | None = None,
-    max_num_seqs: int | None = None,
-    kv_cache: bool = True,
-    cached_input_discount: float | None = None,
-    memory: Literal["server", "paper"] | None = None,
-    gpu_memory_utilization: float | None = None,
-    kv_cache_memory_bytes: int | None = None,
-    free_memory_bytes: int | None = None,
-    max_model_len: int | None = None,
-    prompt_budget_tokens: int | None = None,
-    max_total_tokens: int | None = None,
-    swa_full_tokens_ratio: float | None = None,
-    cuda_graph_max_bs: int | None = None,
-    calibrated: str | None = None,
-    ep: int = 1,
-    expert_skew: float = 0.0,
-    dp_attention: bool = False,
-    dcp: int = 1,
-    implementation: str | None = None,
-    strict_kernels: bool = False,
-    other_software: bool = False,
-) -> Devices:
-    """Split a model by tp and pp over up to so many devices: what each holds, a step, throughput, price.
-
-    Over 1, 2, 4 or 8 devices and whole servers of 8, or with --any over every number of them.
-
-    A batch that does not fit at once on fewer runs in waves there; the answer is the fewest that hold all of it.
-
-    device: Device name or .toml file.
-    model: Model name, .toml file or config.json.
-    quantizer: KV quantizer with parameters, e.g. oaken or sinkq:bits=2,group=32, or as engines call it,
-        e.g. fp8_e4m3 (`dse list quantizers`), or plan:FILE.toml.
-    workload: Requests, lengths, memory, weights and devices, as `dse.Workload(batch=64, tp=2)`.
-    most: Devices at most; default: 16, or fewer where the device's file says so.
-    any_size: Try other sizes than 1, 2, 4, 8 and whole servers of 8 too.
-    key_quantizer: Quantizer of the keys, if different.
-    value_quantizer: Quantizer of the values, if different.
-    bits: Nominal outlier and sink counts, or those that the measured data had.
-    measurements: measurement.json of `dse measure` or `dse quantize`; default: of the sample of
-        SmolLM2-135M that ships.
-    Further parameters are the fields of `Workload`, in place of one.
-
-    Returns: The splits, and the fewest devices that hold the whole batch.
-    Raises InputError and SpecError for names, files and values, LimitError beyond what can be computed.
-
-    >>> dse.devices("h100", "llama3.1-70b", batch=64).fewest["n_devices"]
-    4
-    """
-
 def doubt(
     device: Device = "",
     model: Model = "",
@@ -1291,16 +1201,17 @@ def interactivity(
     strict_kernels: bool = False,
     other_software: bool = False,
 ) -> Interactivity:
-    """Trade throughput a device against the speed that each user sees, over batches and splits, for several KV formats.
+    """Trade throughput a device against the speed that each user sees, over batches and layouts, for KV formats.
 
-    A curve holds the designs of a format that none of its others beats in both. Limits name the best design.
+    A curve holds the designs of a format that none of its others beats in both. The best within limits is that of
+    `dse recommend` on as many devices with the same engine.
 
     device: Device name or .toml file.
     model: Model name, .toml file or config.json.
     quantizers: KV quantizers to compare; default: fp16 and all that the engine runs there for the
         model.
     workload: Requests, lengths, memory, weights and devices, as `dse.Workload(batch=64, tp=2)`.
-    splits: Devices that the model is split over by tp; default: 1, 2, 4 and 8, or the workload's own
+    splits: Devices that the model is split over; default: 1, 2, 4 and 8, or the workload's own layout
         where it names several.
     measured: Measured servers to draw beside it, in the columns of aiconfigurator-core's
         silicon_sample.csv: those of the model, the device and the lengths.
@@ -1311,7 +1222,7 @@ def interactivity(
     max_ttft: Most time to the first token.
     Further parameters are the fields of `Workload`, in place of one.
 
-    Returns: Every design over batches and splits, and the best within the limits.
+    Returns: The servers of the search over batches, and the best within the limits.
     Raises InputError and SpecError for names, files and values, LimitError beyond what can be computed.
 
     >>> found = dse.interactivity("h200", "qwen3-32b", ["fp16", "fp8"], max_tpot="20 ms", input_tokens=8192)

@@ -190,11 +190,8 @@ def test_doubt_is_that_of_the_command(capsys):
 
 def test_answers_without_a_figure_print_as_their_text():
     waits = dse.load("h200", "qwen3-32b", "fp8", batch=8, admission="paged")
-    splits = dse.devices("h100", "llama3.1-8b", batch=4, most=2)
-    assert (str(waits), str(splits)) == (waits.text(), splits.text())
+    assert str(waits) == waits.text()
     assert len(waits.table) == 10
-    assert splits.table["n_devices"].tolist() == [1, 2, 2]
-    assert splits.table["throughput_tokens_per_s_low"].lt(splits.table["throughput_tokens_per_s"]).all()
 
 
 def test_lists_and_dicts_print_as_the_text_of_their_command(capsys):

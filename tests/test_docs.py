@@ -26,7 +26,7 @@ from dse.core.errors import InputError
 from dse.measure import synthetic as kv_sample
 from dse.model.results import RESULTS
 from dse.model.results.ring import RING
-from dse.questions import common, interactivity
+from dse.questions import interactivity
 from dse.report import answers, listing
 from dse.specs import catalog
 
@@ -419,11 +419,11 @@ def answer(page, site):
     page.goto((site / "answers.html").as_uri())
     page.get_by_role("combobox", name="Model").select_option("llama3.1-70b")
     page.get_by_role("combobox", name="KV format").select_option("fp8")
-    designs = [common.design("h200", "llama3.1-70b", "fp8")]
-    work = dse.Workload(input_tokens=1024, output_tokens=1024)
-    best = interactivity.interactivity(designs, work, limits={"tpot_s": 0.050, "ttft_s": 5.0}).best
+    limits = {"max_tpot": "50 ms", "max_ttft": "5 s"}
+    best = dse.interactivity("h200", "llama3.1-70b", ["fp8"], input_tokens=1024, output_tokens=1024, **limits).best
     said = page.locator("#verdict").inner_text()
-    assert f": {best['tp']} x H200 (tp {best['tp']}), {best['batch']:,} requests at once: " in said
+    assert f": {best['n_devices']} x H200" in said
+    assert f"{best['batch']:,} requests at once: " in said
     rate = float(re.search(r": ([\d,]+) tok/s per device", said)[1].replace(",", ""))
     assert rate == pytest.approx(interactivity.speeds(best)[1], rel=1e-2)
     assert page.locator("#formats tr").count() == len(answers.FORMATS)

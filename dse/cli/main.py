@@ -46,7 +46,6 @@ OPERATIONS = {
     "ask load": "questions.PredictLoad",
     "ask hits": "questions.FindHits",
     "ask interactivity": "questions.TradeSpeeds",
-    "ask devices": "questions.SplitOverDevices",
     "scores": "scores.FindScores",
     "sweep": "sweeps.RunSweep",
     "pareto": "sweeps.FindFront",
@@ -81,6 +80,11 @@ OPERATIONS = {
     "validate speed": "validation.CheckSpeed",
 }
 
+
+#: commands that went, and what to type instead
+GONE = {
+    "dse ask devices": "it is `dse recommend --devices h100 --model M --requests N --quantizers X --objective devices`"
+}
 
 #: headings of the help, and the commands that stand under each; of `ask` those below it
 SECTIONS = {
@@ -264,7 +268,8 @@ def _usage_line(error: click.ClickException) -> str:
     unknown = re.match(r"No such command '(.*?)'", message, re.S)
     if unknown:
         group = ctx.command if ctx and isinstance(ctx.command, click.Group) else cli
-        return f"unknown command {show(unknown[1])}: {_meant(unknown[1], group)}"
+        says = GONE.get(f"{path} {unknown[1]}") or _meant(unknown[1], group)
+        return f"unknown command {show(unknown[1])}: {says}"
     return f"{message[:1].lower()}{message[1:]}: see {path} --help"
 
 

@@ -9,10 +9,11 @@ import matplotlib.ticker  # noqa: F401 here, in one thread: two parts of a page 
 import pandas as pd
 
 from dse.figures import FIGURES
-from dse.figures.charts.interactivity import places_of
+from dse.figures.charts.interactivity import source_of
 from dse.figures.drawing import names, style, to_plotly
 from dse.figures.drawing.chart import Chart, Series
 from dse.questions import interactivity
+from dse.questions.interactivity import Interactivity
 
 HEIGHT = 400
 TEXT_PX = 13
@@ -46,35 +47,19 @@ def throughput(curves: Sequence[tuple[str, pd.DataFrame]]) -> Chart:
     return chart
 
 
-def speeds(
-    curves: Sequence[tuple[str, pd.DataFrame]],
-    chosen_rows: Sequence[tuple[str, Mapping[str, Any]]],
-    limits: Mapping[str, float],
-    ends: Sequence[tuple[str, Mapping[str, Any]]] = (),
-    measured: Sequence[Mapping[str, Any]] = (),
-    refused: Sequence[str] = (),
-) -> tuple[Chart | None, str]:
-    """Throughput a device against the speed of each user, a line per named curve through its chosen design and its
-    `ends` (the largest batches), beside `measured` servers, and the best within limits in a sentence, which is none of
-    those `refused` by their servers. None where nothing fits."""
-    dots = [{**interactivity.kept(result), "system": name} for name, result in chosen_rows]
-    dots += [{**result, "system": name} for name, result in ends]
-    lines = [
-        table[[name for name in interactivity.KEPT if name in table]].assign(system=name) for name, table in curves
-    ]
-    table = pd.concat([*lines, pd.DataFrame(dots)], ignore_index=True)
-    served = table[table["fits_whole_batch"] & table["tpot_s"].notna()]
-    if served.empty:
-        return None, ""
-    rows = served[~served["system"].isin(refused)].to_dict("records")
-    fastest = interactivity.best(rows, limits) if limits else None
-    best = [dict(zip("xy", interactivity.speeds(fastest), strict=True))] if fastest else []
-    models = " / ".join(dict.fromkeys(map(str, table["model"])))
-    about = {"limits": dict(limits), "best": best, "measured": places_of(measured)}
-    chart = FIGURES["interactivity"].chart(served.assign(model=models), about)
+def speeds(answer: Interactivity, chosen_rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Chart | None:
+    """Throughput a device against the speed of each user, a line per named design through its chosen batch, beside
+    measured servers and the best within limits. None where nothing fits."""
+    if not answer.rows:
+        return None
     there = [(name, result) for name, result in chosen_rows if result["fits_whole_batch"]]
+    dots = [{**interactivity.kept(result), "system": name} for name, result in there]
+    table = pd.DataFrame([*answer.rows, *dots])
+    models = " / ".join(dict.fromkeys(map(str, table["model"])))
+    about = {**source_of(answer).about, "notes": ()}
+    chart = FIGURES["interactivity"].chart(table.assign(model=models), about)
     results, names = [result for _, result in there], [name for name, _ in there]
-    return chosen(chart, results, names, interactivity.speeds), interactivity.verdict(rows, limits)
+    return chosen(chart, results, names, interactivity.speeds)
 
 
 def by_batch(result: Mapping[str, Any]) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""The questions of `dse ask`: formats, crossover, inverse design, sensitivity, doubt, map, load, hits, devices."""
+"""The questions of `dse ask`: formats, crossover, inverse design, sensitivity, doubt, map, load, hits, speeds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dse.core.errors import InputError
-from dse.core.field import NAMES, NUMBER, PERCENT, SHARES, SWITCH, TOKENS, WHOLE, WHOLES
+from dse.core.field import NAMES, NUMBER, PERCENT, SHARES, SWITCH, TOKENS, WHOLES
 from dse.operations.declare import SILENT, Console, argument, operation, option, work
 from dse.operations.shared import (
     TRAFFIC,
@@ -14,7 +14,6 @@ from dse.operations.shared import (
     Model,
     OnDesign,
     OnDevice,
-    Printed,
     Quantizer,
     Sourced,
     WithAgents,
@@ -26,13 +25,12 @@ from dse.operations.shared import (
     model_option,
     several,
 )
-from dse.specs.workload import MAX_BATCH, MAX_DEVICES, MAX_INPUT_TOKENS, MOST_DEVICES, Workload
+from dse.specs.workload import MAX_BATCH, MAX_DEVICES, MAX_INPUT_TOKENS, Workload
 
 if TYPE_CHECKING:
     from dse.questions.best_map import BestMap
     from dse.questions.common import Candidate
     from dse.questions.crossing import Crossing
-    from dse.questions.devices import Devices
     from dse.questions.doubt import Doubt
     from dse.questions.formats import Formats
     from dse.questions.hits import HitsByFormat
@@ -369,7 +367,7 @@ class PredictLoad(OnDesign, WithLimits, WithFigure):
 
         loads = load.LOADS if self.loads is None else list(self.loads)
         limits = self.limits_s(self.workload.output_tokens)
-        answer = load.under_load(self.hardware(), self.plan(), self.workload, loads, limits=limits)
+        answer = load.under_load(self.design(), self.workload, loads, limits=limits)
         self.say_left_out(self.workload.output_tokens, console)
         return answer
 
@@ -454,9 +452,10 @@ class FindHits(OnDevice, WithAgents, WithHost, WithWorkload, Sourced, WithFigure
     positional=("device", "model", "quantizers", "workload"),
 )
 class TradeSpeeds(OnDevice, WithWorkload, Sourced, WithLimits, WithFigure):
-    """Trade throughput a device against the speed that each user sees, over batches and splits, for several KV formats.
+    """Trade throughput a device against the speed that each user sees, over batches and layouts, for KV formats.
 
-    A curve holds the designs of a format that none of its others beats in both. Limits name the best design.
+    A curve holds the designs of a format that none of its others beats in both. The best within limits is that of
+    `dse recommend` on as many devices with the same engine.
 
     >>> found = dse.interactivity("h200", "qwen3-32b", ["fp16", "fp8"], max_tpot="20 ms", input_tokens=8192)
     >>> found.best["quantizer"], found.best["tpot_s"] <= 0.020
@@ -472,7 +471,7 @@ class TradeSpeeds(OnDevice, WithWorkload, Sourced, WithLimits, WithFigure):
     )
     splits: Sequence[int] | None = option(
         None,
-        "Devices that the model is split over by tp; default: 1, 2, 4 and 8, or the workload's own where it names "
+        "Devices that the model is split over; default: 1, 2, 4 and 8, or the workload's own layout where it names "
         "several.",
         WHOLES,
         metavar="1,8",
@@ -489,55 +488,32 @@ class TradeSpeeds(OnDevice, WithWorkload, Sourced, WithLimits, WithFigure):
 
     def unused(self) -> dict[str, str]:
         """Splits that are named take the place of the workload's own."""
-        return {} if self.splits is None else {"tp": "with --splits, which says over how many devices"}
+        why = "with --splits, which says over how many devices"
+        return {} if self.splits is None else dict.fromkeys(("tp", "pp"), why)
 
     def run(self, console: Console = SILENT) -> Interactivity:
-        """Every design over batches and splits, and the best within the limits."""
-        from dse.questions import engine_formats, interactivity
+        """The servers of the search over batches, and the best within the limits."""
+        from dse.questions import interactivity
+        from dse.questions.grid import Choices, grid_of
+        from dse.questions.server_design import Demand, RequestsAtOnce
+        from dse.specs.deployment import USUAL_SIZES, is_usual
         from dse.specs.measurements import CLOSED
         from dse.validate import serving
 
-        named, spec, model = self.quantizers, self.hardware(), self.language_model()
-        limits = self.limits_s(self.workload.output_tokens)
-        measured = serving.speeds(self.measured, spec, model, self.workload) if self.measured else []
-        if named is None:
-            designs = engine_formats.compared(spec, model, self.workload, self.source() or CLOSED)
-        else:
-            designs = [self.design_of(self.device, self.model, name) for name in several(named)]
-        splits = None if self.splits is None else several(self.splits)
-        answer = interactivity.interactivity(designs, self.workload, splits, limits, measured, console.progress)
-        self.say_left_out(self.workload.output_tokens, console)
+        work, spec, model = self.workload, self.hardware(), self.language_model()
+        demand = Demand(RequestsAtOnce(None), self.limits_s(work.output_tokens))
+        measured = serving.speeds(self.measured, spec, model, work) if self.measured else []
+        own = (work.n_devices,) if work.n_devices > 1 else USUAL_SIZES
+        sizes = own if self.splits is None else several(self.splits)
+        choices = Choices(
+            engines=(work.stack,),
+            quantizers=None if self.quantizers is None else tuple(several(self.quantizers)),
+            most=max(sizes),
+            any_size=not all(map(is_usual, sizes)),
+            sizes=tuple(sizes),
+            bits=self.source() or CLOSED,
+        )
+        found = grid_of({spec.name: spec}, model, work, demand, choices, {})
+        answer = interactivity.interactivity(found, demand, measured, console.progress)
+        self.say_left_out(work.output_tokens, console)
         return answer
-
-
-@operation(
-    "ask devices",
-    "How many devices a batch needs, and how to split.",
-    function="devices",
-    positional=("device", "model", "quantizer", "workload"),
-)
-class SplitOverDevices(OnDesign, Printed):
-    """Split a model by tp and pp over up to so many devices: what each holds, a step, throughput, price.
-
-    Over 1, 2, 4 or 8 devices and whole servers of 8, or with --any over every number of them.
-
-    A batch that does not fit at once on fewer runs in waves there; the answer is the fewest that hold all of it.
-
-    >>> dse.devices("h100", "llama3.1-70b", batch=64).fewest["n_devices"]
-    4
-    """
-
-    most: int | None = option(
-        None,
-        f"Devices at most; default: {MOST_DEVICES}, or fewer where the device's file says so.",
-        WHOLE,
-        unit="device",
-    )
-    any_size: bool = option(False, "Try other sizes than 1, 2, 4, 8 and whole servers of 8 too.", SWITCH, name="any")
-    workload: Workload = work(searched=dict.fromkeys(("tp", "pp", "pp_batches"), "most"))
-
-    def run(self, console: Console = SILENT) -> Devices:
-        """The splits, and the fewest devices that hold the whole batch."""
-        from dse.questions.devices import devices
-
-        return devices(self.hardware(), self.plan(), self.workload, self.most, self.any_size)

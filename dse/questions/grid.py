@@ -27,11 +27,14 @@ MAX_SERVERS = 50_000
 class Choices:
     """Names that the search chooses from, None for all that run, and what it leaves out."""
 
-    engines: tuple[str, ...] | None = None
+    #: of these None is the device's usual one
+    engines: tuple[str | None, ...] | None = None
     quantizers: tuple[str, ...] | None = None
     #: devices of a server at most, and whether in any number
     most: int = MOST_DEVICES
     any_size: bool = False
+    #: numbers of devices of a server, up to `most`
+    sizes: tuple[int, ...] | None = None
     #: the largest drop of scores, a share; None: `USUAL_DROP`, of formats that are named any
     max_drop_frac: float | None = None
     bits: Bits = CLOSED
@@ -64,6 +67,12 @@ class Grid:
         sizes = ", ".join(f"{len(names)} {name}{'s' if len(names) > 1 else ''}" for name, names in axes.items())
         return f"{len(self.servers):,} servers ({sizes}), each in any number"
 
+    @property
+    def left_out_text(self) -> str:
+        """Formats that lose too much, in a sentence; "" where there are none."""
+        names = ", ".join(self.left_out)
+        return f"Left out for the drop of scores, or as nobody published it: {names}." if names else ""
+
 
 def grid_of(
     devices: Mapping[str, HardwareSpec],
@@ -86,8 +95,10 @@ def grid_of(
             ways = [
                 demand.load.served(way)
                 for tp, pp in layouts.sizes(model, n_most, choices.any_size)
+                if choices.sizes is None or tp * pp in choices.sizes
                 for way in layouts.layouts(model, of_stack, tp, pp)
             ]
+            ways = [demand.load.served(of_stack)] if work.n_devices > 1 else ways  # a layout that is given
             if len(asked) + len(kept) * len(ways) > MAX_SERVERS:
                 raise LimitError(
                     f"the search has more than {MAX_SERVERS:,} servers ({len(devices):,} devices, {len(kept):,} KV "
@@ -108,7 +119,8 @@ def grid_of(
         except DseError as error:
             wrong = wrong or error
     if not servers:
-        raise wrong or InputError(f"{model.name}: is not split over so many devices: give others, or --any")
+        others = "others" if choices.sizes else "others, or --any"
+        raise wrong or InputError(f"{model.name}: is not split over so many devices: give {others}")
     formats = dict.fromkeys(server.design.name for server in servers)
     return Grid(
         tuple(servers),
@@ -132,7 +144,7 @@ def _designs(
 
 
 def _engines(
-    device: HardwareSpec, model: ModelSpec, work: Workload, engines: tuple[str, ...] | None
+    device: HardwareSpec, model: ModelSpec, work: Workload, engines: tuple[str | None, ...] | None
 ) -> list[str | None]:
     if engines is not None:
         return list(engines)

@@ -1,7 +1,7 @@
-"""TPOT and TTFT at fractions of the saturated request rate."""
+"""TPOT and TTFT of a server of the search at fractions of its saturated request rate."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -9,22 +9,16 @@ import pandas as pd
 
 from dse.core.columns import Column, cells
 from dse.core.errors import InputError, show
-from dse.model import engine, uncertainty
-from dse.model.kv_layout import KvPlan
-from dse.model.point import Point
-from dse.questions.common import QuestionAnswer, age_text, limits_text
-from dse.questions.interactivity import LIMITS
+from dse.questions.common import Candidate, QuestionAnswer, age_text, limits_text
+from dse.questions.limits import MOST_LOAD
+from dse.questions.server_design import Demand, RequestsAtRate, ServerDesign
 from dse.serving.at_rate import waits_at
-from dse.serving.steady_state import FixedLengths, TrafficServer
-from dse.specs.device_and_model import HardwareSpec
 from dse.specs.workload import Workload
 
-#: shares of what a server that is always full serves; above the last the closed form does not hold
-LOADS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+#: shares of what a server that is always full serves
+LOADS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, MOST_LOAD)
 #: loads above which nothing is said of how many servers hold them
-MOST_LOAD = 1e6
-#: share of the saturated rate below which none is looked for, and halvings of the interval of rates
-LEAST_LOAD, N_HALVINGS = 0.001, 30
+TOO_MANY = 1e6
 COLUMNS = (
     Column("design", title=""),
     Column("load", form=".2f"),
@@ -40,19 +34,23 @@ COLUMNS = (
 
 @dataclass(frozen=True, repr=False)
 class UnderLoad(QuestionAnswer):
-    """Means over requests, a row a load; `full_requests_per_s` is that of a full server, None where nothing fits."""
+    """Means over requests, a row a load, of a server under `limits`: most seconds of times by column."""
 
     design: str
     context: str
-    full_requests_per_s: float | None
+    server: ServerDesign
     rows: tuple[dict[str, Any], ...]
-    #: most seconds of times that are asked for, by column
-    limits: dict[str, float] = field(default_factory=dict)
-    #: the upper end of the interval of each time over what is computed, by column
-    late: dict[str, float] = field(default_factory=dict)
-    #: asked for rates between the rows
-    server: TrafficServer | None = field(default=None, compare=False, repr=False)
-    age: str = ""
+    limits: dict[str, float]
+
+    @property
+    def full_requests_per_s(self) -> float | None:
+        """The rate of a server that is always full; None where nothing fits."""
+        return self.server.traffic.full.requests_per_s if self.server.traffic.places else None
+
+    @property
+    def age(self) -> str:
+        """The age of the times, in a sentence."""
+        return age_text(self.server.traffic.point)
 
     @cached_property
     def table(self) -> pd.DataFrame:
@@ -93,12 +91,9 @@ class UnderLoad(QuestionAnswer):
         return "\n".join([*lines, "", end, *filter(None, [self.age])])
 
     def most_within(self, limits: Mapping[str, float], is_sure: bool = True) -> float | None:
-        """Most requests a second at which every time keeps its limit (seconds by column) at the upper end of its
-        interval, or as computed, found by halving; None where hardly any rate does."""
-        limits = {name: limit / (self.late.get(name, 1.0) if is_sure else 1.0) for name, limit in limits.items()}
-        if self.server is None or not self.full_requests_per_s:
-            return None
-        return rate_within(self.server, self.full_requests_per_s, limits)
+        """Most requests a second that the server holds within limits (`ServerDesign.holds_within`); None where hardly
+        any rate keeps them."""
+        return (self.full_requests_per_s and self.server.holds_within(limits, is_sure)) or None
 
     def within_text(self, limits: Mapping[str, float]) -> str:
         """The most requests a second within limits, in a sentence."""
@@ -119,37 +114,20 @@ class UnderLoad(QuestionAnswer):
         """
         if not requests_per_s > 0:
             raise InputError(f"rate = {show(requests_per_s)}: must be more than 0 requests per second")
-        if self.server is None or not self.rows or requests_per_s > self.rows[-1]["requests_per_s"]:
+        if not self.rows or requests_per_s > self.rows[-1]["requests_per_s"]:
             return None
         return _row(self.design, self.server, requests_per_s)
 
 
-def rate_within(server: TrafficServer, full_requests_per_s: float, limits: Mapping[str, float]) -> float | None:
-    """Most requests a second at which the times of a server keep their limits (seconds by column) as computed, found by
-    halving below what it serves when it is always full; None where hardly any rate does."""
-
-    def keeps(requests_per_s: float) -> bool:
-        waits = waits_at(server, requests_per_s)
-        return waits is not None and all(getattr(waits, name) <= limit for name, limit in limits.items())
-
-    low, high = LEAST_LOAD * full_requests_per_s, full_requests_per_s
-    if not keeps(low):
-        return None
-    for _ in range(N_HALVINGS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if keeps(middle) else (low, middle)
-    return low
-
-
-def _row(design: str, server: TrafficServer, requests_per_s: float) -> dict[str, Any] | None:
+def _row(design: str, server: ServerDesign, requests_per_s: float) -> dict[str, Any] | None:
     """Means over requests that come at a rate, by column; None where the server does not sustain it."""
-    latency = waits_at(server, requests_per_s)
+    latency = waits_at(server.traffic, requests_per_s)
     if latency is None:
         return None
-    output_tokens = server.lengths.mean_output_tokens
+    output_tokens = server.work.output_tokens
     return {
         "design": design,
-        "load": requests_per_s / server.full.requests_per_s,
+        "load": requests_per_s / server.traffic.full.requests_per_s,
         "requests_per_s": requests_per_s,
         "tokens_per_s": requests_per_s * output_tokens,
         "tpot_s": latency.tpot_s if output_tokens > 1 else None,
@@ -161,8 +139,7 @@ def _row(design: str, server: TrafficServer, requests_per_s: float) -> dict[str,
 
 
 def under_load(
-    device: HardwareSpec,
-    plan: KvPlan,
+    design: Candidate,
     work: Workload,
     loads: Sequence[float] = LOADS,
     name: str = "",
@@ -175,36 +152,28 @@ def under_load(
     do not hold have no row. `name` is what tables and figures call the design. Raises InputError for a load that is not
     above 0 and below 1, a prefix or a token policy.
     """
-    moments = FixedLengths(work.input_tokens, work.output_tokens)
-    server, name = TrafficServer.of(device, plan, work, moments), name or plan.quantizer_name
-    full = server.full.requests_per_s if server.places else None
-    results = engine.evaluate(server.point)
+    limits, name = dict(limits or {}), name or design.name
+    server = ServerDesign(design.device.name, design, work, Demand(RequestsAtRate(None), limits))
+    places = server.traffic.places
+    full = server.traffic.full.requests_per_s if places else None
     for load in loads:
         if not 0 < load < 1:
             raise InputError(f"loads: {show(load)}: must be above 0 and below 1, such as 0.5{_would_hold(load, full)}")
     by_load = [(load, _row(name, server, load * full)) for load in loads] if full else []
     rows = [row | {"load": load} for load, row in by_load if row is not None]
-    design = ", ".join([work.devices_text(device.name), plan.model.name, *work.ways(plan.model), plan.quantizer_name])
+    model = design.plan.model
+    what = ", ".join([work.devices_text(design.device.name), model.name, *work.ways(model), design.name])
     filled = "" if work.batch else " (as many as fit)"
     lengths = f"{work.input_tokens:,} + {work.output_tokens:,} tokens"
-    why = Point(device, plan, work).lowered.results["runs_why"]
+    why = server.fixed["runs_why"]
     refused = f", as if other software ran it ({why})" if why else ""
-    context = f"{design}, at most {server.places:,}{filled} concurrent requests of {lengths}{refused}"
-    return UnderLoad(
-        design=name,
-        context=context,
-        full_requests_per_s=full,
-        rows=tuple(rows),
-        limits=dict(limits or {}),
-        late={name: uncertainty.of_column(results, name).high for name in LIMITS} if full else {},
-        age=age_text(server.point),
-        server=server,
-    )
+    context = f"{what}, at most {places:,}{filled} concurrent requests of {lengths}{refused}"
+    return UnderLoad(name, context, server, tuple(rows), limits)
 
 
 def _would_hold(load: float, full_requests_per_s: float | None) -> str:
     """Say the rate that one server holds, and how many servers hold this load; "" for other mistakes."""
-    if not 1 <= load < MOST_LOAD or not full_requests_per_s:
+    if not 1 <= load < TOO_MANY or not full_requests_per_s:
         return ""
     n = int(load) + 1
     return f": a server holds {full_requests_per_s:.4g} requests/s, {n:,} hold this at {load / n:.2g} each"

@@ -19,9 +19,10 @@ from dse.core.errors import InputError, show
 from dse.core.progress import Progress
 from dse.model.deployed import n_groups_of
 from dse.model.kv_layout import KvPlan
-from dse.questions import hits, load
+from dse.questions import hits
 from dse.questions.common import TIE, Candidate, Result
-from dse.questions.server_design import MOST_LOAD, RequestsAtRate, ServedLoad, ServerDesign, largest
+from dse.questions.limits import LEAST_LOAD, MOST_LOAD, N_HALVINGS
+from dse.questions.server_design import RequestsAtRate, ServedLoad, ServerDesign, largest
 from dse.serving import arrivals, stack_distances, trace_tables
 from dse.serving.agents import Agents
 from dse.serving.at_rate import waits_at
@@ -366,10 +367,10 @@ class TraceLoad(CachedLoad, RequestsAtRate):
         most = share * endless.full.requests_per_s if has_room else 0.0
         if not most or keeps(most):
             return most
-        low, high = load.LEAST_LOAD * most, most
+        low, high = LEAST_LOAD * most, most
         if not keeps(low):
             return 0.0
-        for _ in range(load.N_HALVINGS):
+        for _ in range(N_HALVINGS):
             middle = (low + high) / 2
             low, high = (middle, high) if keeps(middle) else (low, middle)
         return low

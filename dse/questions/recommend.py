@@ -14,10 +14,11 @@ from dse.core.errors import InputError
 from dse.core.progress import Progress
 from dse.model import quality, uncertainty
 from dse.model.uncertainty import Gain
-from dse.questions import common, interactivity, layouts, search
+from dse.questions import common, layouts, search
 from dse.questions.changes import Change, Changes
 from dse.questions.common import QuestionAnswer, Result, limits_text, sure_text
 from dse.questions.grid import Grid
+from dse.questions.limits import LIMITS
 from dse.questions.measured_fronts import MeasuredFront, measured_front
 from dse.questions.prompt_loads import CachedLoad
 from dse.questions.search import Budget, Fleet, Search
@@ -141,7 +142,7 @@ class Recommendation(QuestionAnswer):
         for name, deployment in self.shown.items():
             of = f", on each of {deployment.n_servers:,}" if deployment.n_servers > 1 else ""
             lines.append(f"{name}{of}: {_command_text(deployment)}")
-        lines += ["", *self._change_lines()]
+        lines += ["", *self._size_lines(), *self._change_lines()]
         said = (self._runner_up_text(), self._layouts_text(), *self._others())
         notes = [*said, *self._more(), *self._turns(), *self._price_turns()]
         lines += [line for note in notes if note for line in wrap(note, WIDTH)]
@@ -186,6 +187,15 @@ class Recommendation(QuestionAnswer):
             shown = (*shown[:at], *hosted, *shown[at:])
         return [[column.title or column.name, *(column.cell(row) for row in rows)] for column in shown]
 
+    def _size_lines(self) -> list[str]:
+        """The best servers of each number of devices, where the fewest are searched."""
+        if self.search.objective != "devices":
+            return []
+        best: dict[tuple[str, int], Fleet] = {}
+        for fleet in self.search.ranked:
+            best.setdefault((fleet.server.asked, fleet.server.n_devices), fleet)
+        return [*aligned(cells(_SIZES, [_row(best[size]) for size in sorted(best)]), 3), ""]
+
     def _change_lines(self) -> list[str]:
         """Each difference from today's server, and what it gives; or that nothing is to be done."""
         if not (from_today := self.changes):
@@ -219,7 +229,7 @@ class Recommendation(QuestionAnswer):
             return "Nothing else that was tried holds this load within the limits."
         chance = sure_text(ahead(rival, first).sure)
         return (
-            f"Runner-up: {words(rival)}. It lost as it {_why_lost(rival, first, self.search.objective)}; {chance} sure "
+            f"Runner-up: {words(rival)}. It lost as it {why_lost(rival, first, self.search.objective)}; {chance} sure "
             "to hold more load for the same money after all."
         )
 
@@ -290,7 +300,7 @@ class Recommendation(QuestionAnswer):
         return f"{'; '.join(said)}."
 
     def _turns(self) -> list[str]:
-        if not self.search.demand.amount or self.search.objective not in ("cost", "devices"):
+        if not self.search.demand.amount or self.search.objective != "cost":
             return []
         said, unit = [], self.search.demand.load.unit
         for upward, word in ((False, "up to"), (True, "above")):
@@ -326,14 +336,13 @@ class Recommendation(QuestionAnswer):
         rows = [deployment.results for deployment in self.cards.values()]
         limit = "A limit holds at the upper end of the 80 % interval of a time" if self.search.demand.limits else ""
         spent = f"the fastest and the roomiest cost at most {_usd(self.search.spent_usd)} an hour"
-        how = self.search.demand.load.how
+        how, grid = self.search.demand.load.how, self.search.grid
         said = "; ".join(filter(None, (limit, spent if self.search.demand.amount else "", how)))
         drops = {d.server.design.name: d.results["score_drop_of"] for d in self.cards.values() if not d.server.is_exact}
         of = [f"{name} of {of.removeprefix(f'{quality.PUBLISHED}: ')}" for name, of in drops.items() if of]
-        names, is_full = self.search.grid.left_out, any(row.get("is_full") for row in rows)
-        left_out = f" Left out for the drop of scores, or as nobody published it: {', '.join(names)}." if names else ""
+        is_full = any(row.get("is_full") for row in rows)
         return [
-            f"Searched: {self.search.grid.text}; as the engine has them: {AS_THE_ENGINE}.{left_out}",
+            f"Searched: {grid.text}; as the engine has them: {AS_THE_ENGINE}. {grid.left_out_text}".rstrip(),
             *([f"{said[0].upper()}{said[1:]}."] if said else []),
             *([f"Drops of scores, as published: {'; '.join(of)}."] if of else []),
             *self.search.demand.load.notes(),
@@ -362,9 +371,8 @@ def told(deployment: Fleet) -> Result:
     return {
         **_row(deployment),
         "usd_per_million_tokens": deployment.usd_per_million_tokens,
-        "tokens_per_s": deployment.tokens_per_s,
         **{name: row[name] for name in ("tpot_s", "ttft_s", "joules_per_token", "bound", *quality.NAMES[2:])},
-        **{f"{name}_{end}": value for name in interactivity.LIMITS for end, value in _ends(row, name)},
+        **{f"{name}_{end}": value for name in LIMITS for end, value in _ends(row, name)},
         "first_limit": first_limit(deployment),
         "sure": deployment.keeps,
         "runs": common.competes(row),
@@ -398,6 +406,7 @@ def _row(deployment: Fleet) -> Result:
         "holds": deployment.holds,
         "load_a_server": deployment.each,
         "time_high_s": deployment.time_s,
+        "tokens_per_s": deployment.tokens_per_s,
     }
 
 
@@ -454,7 +463,8 @@ def ahead(fleet: Fleet, other: Fleet) -> Gain:
     return scaled._replace(sure=uncertainty.at_most(scaled.sure, rows))
 
 
-def _why_lost(rival: Fleet, first: Fleet, objective: str) -> str:
+def why_lost(rival: Fleet, first: Fleet, objective: str) -> str:
+    """Why a runner-up lost, to follow "as it"."""
     if objective == "energy":
         return f"takes {rival.results['joules_per_token'] / first.results['joules_per_token']:.2f} times the energy"
     if objective == "devices" and rival.n_devices > first.n_devices:
@@ -471,7 +481,7 @@ def _why_lost(rival: Fleet, first: Fleet, objective: str) -> str:
     if first.server.is_exact and not rival.server.is_exact:
         drop = quality.drop_text(rival.results)
         return f"stores fewer bits at the same cost (drop of scores {drop}), though it holds {_three(rival.holds)}"
-    if rival.holds < first.holds * (1 - common.TIE):
+    if objective != "devices" and rival.holds < first.holds * (1 - common.TIE):
         return f"holds {_three(rival.holds)} at the same cost, not {_three(first.holds)}"
     return f"is slower at the same cost: {_pace(first)} at most {_ms(rival.time_s)}, not {_ms(first.time_s)}"
 
@@ -539,6 +549,17 @@ _FOUND = (
     Column("prompts found", form=lambda row: f"{row['hit_rate']:.0%}"),
     Column("host memory", form=lambda row: f"{row['host_bytes'] / 1e9:,.4g} GB a device" if row["host_bytes"] else "-"),
     Column("a server", form=lambda row: f"{_three(row['load_a_server'])} of {_three(row['holds'] / row['n_servers'])}"),
+)
+#: a row for each number of devices
+_SIZES = (
+    Column("device"),
+    Column("quantizer", title="keys and values"),
+    Column("split", form=lambda row: layouts.words(row) or "-"),
+    Column("n_devices_a_server", title="devices a server"),
+    Column("holds", title="a server holds", form=lambda row: _three(row["holds"] / row["n_servers"])),
+    Column("n_servers", title="servers", form=","),
+    Column("n_devices", title="devices", form=","),
+    Column("tokens_per_s", title="token/s", form=",.0f"),
 )
 _OTHER = (Column("load", title=" "), Column("run"), Column("usd", title="an hour"))
 

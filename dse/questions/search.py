@@ -12,9 +12,10 @@ from typing import NamedTuple
 from dse.core.progress import Progress, each
 from dse.model import uncertainty
 from dse.model.formulas import energy
-from dse.questions import common, interactivity
+from dse.questions import common
 from dse.questions.common import Result
 from dse.questions.grid import Grid
+from dse.questions.limits import keeps
 from dse.questions.measured_fronts import layout_times
 from dse.questions.server_design import ROUNDING, Demand, ServerDesign
 from dse.questions.two_runs import RERUN_90
@@ -77,7 +78,7 @@ class Fleet:
     @cached_property
     def keeps(self) -> float:
         """The chance that it keeps the limit that it is likeliest to miss."""
-        return interactivity.keeps(self.results, self.server.demand.limits)
+        return keeps(self.results, self.server.demand.limits)
 
     @cached_property
     def computed_tokens_per_s(self) -> float:
@@ -110,7 +111,7 @@ def _least_cost(fleet: "Fleet") -> tuple[float, ...]:
 #: what is best, by the name of an objective: the least key
 OBJECTIVES = {
     "cost": _least_cost,
-    "devices": lambda d: (d.n_devices, *_least_cost(d)),
+    "devices": lambda d: (d.n_devices, d.usd_per_hour, not d.server.is_exact, d.time_s, -d.holds),
     "throughput": lambda d: (-d.likely_tokens_per_s, d.usd_per_hour),
     "energy": lambda d: (d.results["joules_per_token"] or math.inf, d.usd_per_hour),
 }

@@ -11,8 +11,9 @@ from typing import Any, ClassVar, NamedTuple
 
 from dse.model import engine, uncertainty
 from dse.model.point import Point
-from dse.questions import interactivity, layouts, load
+from dse.questions import layouts
 from dse.questions.common import Candidate, Result
+from dse.questions.limits import LEAST_LOAD, LIMITS, MOST_LOAD, rate_within, within, within_as_computed
 from dse.questions.serve_command import ServeCommand, serve_command
 from dse.serving.at_rate import AtRate, waits_at
 from dse.serving.steady_state import FixedLengths, TrafficServer
@@ -20,7 +21,7 @@ from dse.specs import server_flags
 from dse.specs.workload import Workload
 
 #: share of the saturated rate up to which times at a rate hold in closed form
-MOST_LOAD = load.LOADS[-1]
+
 #: less than a server by so much is rounding
 ROUNDING = 1e-12
 
@@ -132,7 +133,7 @@ class RequestsAtOnce(ServedLoad):
 
     def holds_within(self, server: ServerDesign, limits: Mapping[str, float], is_sure: bool) -> float:
         """By halving over whole numbers."""
-        keeps = interactivity.within if is_sure else interactivity.within_as_computed
+        keeps = within if is_sure else within_as_computed
         return largest(server.most, lambda n: keeps(server.row(n), limits)) if limits else server.most
 
     def time_s(self, server: ServerDesign, amount: float, name: str) -> float:
@@ -141,7 +142,11 @@ class RequestsAtOnce(ServedLoad):
 
     def results(self, server: ServerDesign, amount: float) -> Result:
         """Results of the batch."""
-        return server.design.evaluate(replace(server.work, batch=int(amount)))
+        key = "results", int(amount)
+        if key not in server.known:
+            server.known[key] = server.design.evaluate(replace(server.work, batch=int(amount)))
+        found: Result = server.known[key]
+        return found
 
 
 @dataclass(frozen=True)
@@ -167,8 +172,8 @@ class RequestsAtRate(ServedLoad):
         return MOST_LOAD * server.slowest * full.full.requests_per_s if full.places else 0.0
 
     def least(self, server: ServerDesign) -> float:
-        """`load.LEAST_LOAD` of the saturated rate."""
-        return load.LEAST_LOAD * self.traffic(server, 0.0).full.requests_per_s
+        """`LEAST_LOAD` of the saturated rate."""
+        return LEAST_LOAD * self.traffic(server, 0.0).full.requests_per_s
 
     def holds_within(self, server: ServerDesign, limits: Mapping[str, float], is_sure: bool) -> float:
         """By halving below the saturated rate."""
@@ -177,7 +182,7 @@ class RequestsAtRate(ServedLoad):
         if not most or not limits:
             return most
         asked = {name: limit / (server.late[name] if is_sure else 1.0) for name, limit in limits.items()}
-        return min(load.rate_within(server.traffic, full_rate, asked) or 0.0, most)
+        return min(rate_within(server.traffic, full_rate, asked) or 0.0, most)
 
     def time_s(self, server: ServerDesign, amount: float, name: str) -> float:
         """The mean of all requests."""
@@ -216,6 +221,12 @@ class ServerDesign:
         #: what loads have computed of it
         self.known: dict[Any, Any] = {}
         demand.load.check(self)
+
+    def under(self, limits: Mapping[str, float]) -> ServerDesign:
+        """The server under other limits, with what is known of it."""
+        other = ServerDesign(self.asked, self.design, self.work, self.demand._replace(limits=dict(limits)))
+        other.known = self.known
+        return other
 
     @property
     def fixed(self) -> Mapping[str, Any]:
@@ -264,7 +275,7 @@ class ServerDesign:
     @cached_property
     def late(self) -> dict[str, float]:
         """The upper end of the interval of each time over what is computed, by column."""
-        return {name: uncertainty.of_column(self._full, name).high for name in interactivity.LIMITS}
+        return {name: uncertainty.of_column(self._full, name).high for name in LIMITS}
 
     @cached_property
     def slowest(self) -> float:
@@ -321,7 +332,7 @@ class ServerDesign:
     def least_times(self) -> dict[str, float]:
         """Times where hardly any request comes, at the upper ends of their intervals, by column."""
         least = self.demand.load.least(self)
-        return {name: self.demand.load.time_s(self, least, name) for name in interactivity.LIMITS}
+        return {name: self.demand.load.time_s(self, least, name) for name in LIMITS}
 
     def results(self, amount: float) -> Result:
         """All results at a load, TPOT and TTFT those of the load's requests."""

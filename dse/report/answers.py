@@ -18,11 +18,13 @@ from dse.core.field import TOKENS
 from dse.core.progress import Progress
 from dse.core.units import plain
 from dse.figures.export import web_page
-from dse.model import lower, quality, uncertainty
+from dse.model import quality, uncertainty
 from dse.model.uncertainty import Gain
 from dse.questions import common, engine_formats, interactivity, layouts
-from dse.questions.common import Candidate, Result
-from dse.questions.serve_command import serve_command
+from dse.questions.common import Result
+from dse.questions.grid import Choices, grid_of
+from dse.questions.search import Fleet
+from dse.questions.server_design import Demand, RequestsAtOnce
 from dse.questions.two_runs import RERUN_90
 from dse.report import servers
 from dse.specs import catalog
@@ -107,22 +109,23 @@ def answers_of(
             result = design.speed(work)
             formats[name] = {"why": _reason(result["runs_why"] or "")}
             if common.competes(result):
-                served[name] = ServedFormat(design, work, result["stack"] or None)
+                served[name] = ServedFormat(device, model, name, work)
                 formats[name] |= served[name].shown()
         except DseError as error:  # not for this model's heads, or split over no number of devices
             formats[name] = {"why": _reason(str(error))}
-    told: dict[tuple[Any, ...], dict[str, Any]] = {}
+    servers: dict[tuple[Any, ...], dict[str, Any]] = {}
     answers = {}
     for seconds in product(*LIMITS.values()):
         limits = {column: most for column, most in zip(LIMITS, seconds, strict=True) if most is not None}
-        best = {name: row for name, of in served.items() if (row := of.best(limits))}
+        fleets = {name: fleet for name, of in served.items() if (fleet := of.best(limits))}
+        best = {name: fleet.results for name, fleet in fleets.items()}
         base, of_formats = best.get(engine_formats.PLAIN), {}
         for name, row in best.items():
             key = name, row["batch"], *_split(row)
-            if key not in told:
-                told[key] = served[name].told(row)
+            if key not in servers:
+                servers[key] = told(fleets[name])
             against = "-" if base is None or row is base else gain_text(gain(row, base))
-            of_formats[name] = [list(told).index(key), against]
+            of_formats[name] = [list(servers).index(key), against]
         verdict, take = decided(best, {name: of.bits for name, of in served.items()}, limits)
         if not served:
             verdict = f"Nothing runs: {next(iter(formats.values()))['why']}."
@@ -130,39 +133,26 @@ def answers_of(
             verdict = f"It does not fit on up to {USUAL_SIZES[-1]} of these devices."
         place = "|".join(_limit(*limit) for limit in zip(LIMITS, seconds, strict=True))
         answers[place] = {"verdict": verdict, "take": take, "of": of_formats}
-    return {"formats": formats, "servers": [*told.values()], "answers": answers}
+    return {"formats": formats, "servers": [*servers.values()], "answers": answers}
 
 
 class ServedFormat:
-    """A format that a server runs on a device, over splits and requests at once; at most as many as the server takes.
+    """A format that a server runs on a device, over layouts and requests at once; at most as many as the server takes.
 
     Raises DseError where the model is not split so.
     """
 
-    def __init__(self, design: Candidate, work: Workload, stack: str | None) -> None:
-        self.design, self.work = design, work
-        self.most = lower.most_at_once(design.device, work, stack)
-        batches = sorted({self.most, *(n for n in interactivity.BATCHES if n < self.most)})
-        self.answer = interactivity.interactivity([design], work, batches=batches)
-        self.bits = float(design.evaluate(replace(work, batch=1))["stored_bits"])
-        self._known: dict[tuple[Any, ...], Result] = {}
+    def __init__(self, device: HardwareSpec, model: ModelSpec, name: str, work: Workload) -> None:
+        choices = Choices(engines=(None,), quantizers=(name,), most=USUAL_SIZES[-1])
+        grid = grid_of({device.name: device}, model, work, Demand(RequestsAtOnce(None), {}), choices, {})
+        self.answer = interactivity.interactivity(grid, Demand(RequestsAtOnce(None), {}))
+        self.bits = float(grid.servers[0].design.evaluate(replace(work, batch=1))["stored_bits"])
 
-    def at(self, split: tuple[Any, ...], batch: int) -> Result:
-        """All results at a split and so many requests at once, evaluated once: limits are tried one after the other."""
-        if (split, batch) not in self._known:
-            self._known[split, batch] = self.design.evaluate(self._work(split, batch))
-        return self._known[split, batch]
-
-    def _work(self, split: tuple[Any, ...], batch: int) -> Workload:
-        return replace(self.work, batch=batch, **dict(zip(layouts.SPLIT, split, strict=True)))
-
-    def best(self, limits: Mapping[str, float]) -> Result | None:
-        """The server with most tokens a device that surely keeps the limits, as `dse ask interactivity` has it."""
-        curves: dict[tuple[Any, ...], list[Result]] = {}
-        for row in self.answer.rows:
-            curves.setdefault(_split(row), []).append(row)
-        last = [interactivity.at_limit(rows, limits, partial(self.at, split)) for split, rows in curves.items()]
-        return interactivity.best([*self.answer.rows, *filter(None, last)], limits)
+    def best(self, limits: Mapping[str, float]) -> Fleet | None:
+        """The server that `dse ask interactivity` names within the limits."""
+        asked = self.answer.grid
+        grid = replace(asked, servers=tuple(server.under(limits) for server in asked.servers))
+        return interactivity.best_of(grid, Demand(RequestsAtOnce(None), dict(limits)))
 
     def shown(self) -> dict[str, Any]:
         """Drop of scores and rise of perplexity, the most requests at once on so many devices, and the front: tp,
@@ -175,13 +165,12 @@ class ServedFormat:
         rows = [_row(row) for own_rows in self.answer.fronts.values() for row in own_rows]
         return {"drop": drop, "rise": rise, "holds": list(holds.items()), "rows": rows}
 
-    def told(self, row: Result) -> dict[str, Any]:
-        """A server in words, as cells of the table, and the command that starts it."""
-        split = _split(row)
-        usd = self.at(split, row["batch"])[common.COST]
-        command = serve_command(self.design.device, self.design.plan, self._work(split, row["batch"]))
-        lacks = f"  (not in this line: {'; '.join(command.cannot)})" if command.line and command.cannot else ""
-        return {**server_text(row, usd), "command": command.line + lacks}
+
+def told(fleet: Fleet) -> dict[str, Any]:
+    """A server in words, as cells of the table, and the command that starts it."""
+    command = fleet.server.command
+    lacks = f"  (not in this line: {'; '.join(command.cannot)})" if command.line and command.cannot else ""
+    return {**server_text(fleet.results, fleet.results[common.COST]), "command": command.line + lacks}
 
 
 def server_text(row: Result, usd: float | None) -> dict[str, Any]:

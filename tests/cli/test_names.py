@@ -34,7 +34,6 @@ def test_a_number_before_a_device_is_its_tensor_parallel_size(run):
     ("argv", "message"),
     [
         (("point", "--device", "8xh100", "--tp", "4"), "says 8 devices, --tp 4 and --pp 1 say 4: leave the number out"),
-        (("ask", "devices", "--device", "8xh100"), "says how many: this answer takes one device by its name"),
         (
             ("point", "--device", "h100", "--max-model-len", "1k"),
             "requests of 1,024 + 1,024 tokens are longer: use 2048",
@@ -109,7 +108,6 @@ CALLS = {
     "ask load": H100,
     "ask hits": [*H100, "--sessions", "3"],
     "ask interactivity": H100,
-    "ask devices": H100,
     "traffic": ["azure-conv", *H100],
     "report": [],
     "sweep": ["s.toml", "--keep", "front", "--maximize", "max_batch"],

@@ -46,7 +46,6 @@ COMMANDS = {
     "ask load": (("", "--max-tpot 50ms", "--max-ttft 1s --loads 10%,100%"), True),
     "ask hits": (("--sessions 3 --turns 2 --quantizers fp8", "--sessions 40 --shared 2k --think 1s"), True),
     "ask interactivity": (("--splits 1,2 --quantizers fp8", "--max-tpot 20ms --quantizers fp16 --splits 1"), True),
-    "ask devices": (("--most 2",), False),
     "recommend": (
         (
             "--rate 2 --most 2 --engines vllm",

@@ -9,7 +9,7 @@ from dse.core import errors
 from dse.explorer import bench, common_fields, names, request, sidebar, tray, uploads
 from dse.explorer.pages import compare
 from dse.figures.charts import design_bars
-from dse.questions import interactivity
+from dse.questions.limits import within
 from dse.report import present
 from dse.specs import catalog
 from explorer_page import asked, command_of, measured_file, numbers, opened, page, plain, said, values_of, wrong
@@ -294,12 +294,11 @@ def test_the_question_of_the_plot_of_speeds_gives_its_best():
     space = {}
     exec(made.python, space)
     found = space["result"].best
-    assert (found["quantizer"], interactivity.within(found, limits)) == ("fp8", True)
-    ends = compare.cached_ends(rows[1].request, tuple(limits.items()))
-    assert [one["batch"] for one in ends if interactivity.within(one, limits)] == [found["batch"]]
+    assert (found["quantizer"], within(found, limits)) == ("fp8", True)
+    curves = tuple((row.name, request.any_batch(row.request)) for row in rows)
+    assert compare.cached_speeds(curves, tuple(limits.items())).best == found
     exec(compare.asked_by(rows, {}, "").python, space)  # without limits: the largest batches that run at once
-    most = {name: max(row["batch"] for row in own) for name, own in space["result"].fronts.items()}
-    assert {row.name: compare.cached_ends(row.request, ())[0]["batch"] for row in rows} == most
+    assert compare.cached_speeds(curves, ()).fronts == space["result"].fronts
     longer = request.answer(replace(rows[1].request, work=replace(rows[1].request.work, batch=found["batch"] + 1)))
-    assert not interactivity.within(longer.result, limits)
+    assert not within(longer.result, limits)
     assert compare.asked_by(of({}, {"tp": 2}), limits, "") is None

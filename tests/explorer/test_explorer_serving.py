@@ -131,7 +131,7 @@ def test_without_a_rate_the_table_has_one_rate_for_all_designs():
 
 def test_a_rate_above_what_is_held_says_how_many_servers_hold_it():
     """10 a second of a design that holds 4 are for three of them; 3.9 is too near to what is held."""
-    found = {"a": load.UnderLoad("a", "", 4.0, (row("a", 1, 3),))}
+    found = {"a": load.UnderLoad("a", "", server(), (row("a", 1, 3),), {})}
     says = [serving.at(found, rate, {})["says"].tolist() for rate in (10, 3.9)]
     held = "too many: waits stay short up to 1 requests/s; saturated at 4"
     assert says == [[f"{held}; 3 such servers hold it"], [held]]
@@ -156,24 +156,26 @@ def test_a_rate_holds_only_within_the_limits():
     assert serving.kept_limits(row, {}) == "holds"
 
 
-def test_the_design_that_serves_most_within_the_limits_is_named_where_one_keeps_them(monkeypatch):
-    """TPOT of 1 + 2 r s at r requests a second; the other takes twice as long."""
-    monkeypatch.setattr(load, "waits_at", lambda server, r: SimpleNamespace(tpot_s=server.times * (1 + 2 * r)))
-    found = {
-        name: load.UnderLoad(name, "", 4.0, (row(name, 1, 3),), {}, {}, SimpleNamespace(times=times))
-        for name, times in (("slow", 2), ("fast", 1))
-    }
+def test_the_design_that_serves_most_within_the_limits_is_named_where_one_keeps_them():
+    found = {name: load.UnderLoad(name, "", server(most), (), {}) for name, most in (("slow", 0.5), ("fast", 1.6))}
     assert (
         serving.best_within(found, {"tpot_s": 4.2})
         == "fast serves most. Within TPOT 4.2 s: up to 1.6 requests/s, 40% of the saturated rate."
     )
-    assert serving.best_within(found, {"tpot_s": 1.0}).startswith("Nothing keeps TPOT 1 s, however few")
+    none = {"slow": load.UnderLoad("slow", "", server(0.0), (), {})}
+    assert serving.best_within(none, {"tpot_s": 1.0}).startswith("Nothing keeps TPOT 1 s, however few")
     assert serving.best_within(found, {}) == ""
 
 
 @pytest.mark.parametrize(("limit", "words"), [("40", "Within TPOT 40 ms: up to "), ("1", "Nothing keeps TPOT 1 ms, ")])
 def test_the_page_says_the_most_requests_within_its_limits(limit, words):
     assert words in said(opened("serving", quantizer="fp8", tpot_limit=limit, rate="0.1"))
+
+
+def server(most=0.0):
+    """A server that is full at 4 requests a second, and keeps limits up to `most`."""
+    traffic = SimpleNamespace(places=1, full=SimpleNamespace(requests_per_s=4.0))
+    return SimpleNamespace(traffic=traffic, holds_within=lambda limits, is_sure: most)
 
 
 def row(name, rate, tpot_s):

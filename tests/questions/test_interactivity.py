@@ -1,17 +1,20 @@
 """Throughput a device against the speed of each user: by hand, against a front by all pairs, and the command."""
 
 import json
+import random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import dse
+from cases import quick_first
 from dse.core.errors import InputError
 from dse.figures import FIGURES
 from dse.figures.plot.answer import chart_of
 from dse.model import uncertainty
 from dse.questions import interactivity as speeds
+from dse.questions import limits
 
 ASKED = ("h200", "qwen3-32b", ["fp16", "fp8"])
 LENGTHS = {"input_tokens": 1024, "output_tokens": 1024}
@@ -81,24 +84,6 @@ def test_what_is_ahead_by_rounding_alone_leaves_the_front():
     assert speeds._unbeaten(places, tuple) == [(20.0, 100.0001), (50.0, 100.0)]
 
 
-def test_the_best_within_limits_in_a_sentence():
-    """The interval ends at 1.25 times what is computed: within 50 ms are 40, of which 9 of 10 measurements hold it."""
-    rows = [row(0.02, batch=32), row(0.04, batch=64), row(0.05, batch=96)]
-    assert speeds.best(rows, {"tpot_s": 0.05})["batch"] == 64
-    assert speeds.best(rows, {"tpot_s": 0.049})["batch"] == 32
-    assert speeds.best(rows, {"tpot_s": 0.05, "ttft_s": 1.2}) is None
-    assert speeds.verdict(rows, {"tpot_s": 0.05}).startswith("Best within TPOT 50 ms: fp16, tp 2, 64 requests at")
-    assert speeds.verdict(rows, {"tpot_s": 0.05}).endswith(
-        "first token after 1 s; 90 % sure to keep that (96 as computed)."
-    )
-    half = speeds.verdict(rows, {"tpot_s": 0.02})
-    assert half.startswith("Nothing surely keeps TPOT 20 ms: the likeliest is fp16, tp 2, 32 requests at once: ")
-    assert half.endswith("; 50 % sure.")
-    assert speeds.verdict(rows, {"tpot_s": 0.01}).startswith("Nothing keeps TPOT 10 ms: the fastest for a user is")
-    assert speeds.verdict(rows, {}).startswith("Most tokens a device: fp16, tp 2, 96 requests at once: 941 token/s")
-    assert "(8 of 10 measurements: 753 to 1,176), 20 token/s a user, first token after 1 s" in speeds.verdict(rows, {})
-
-
 def test_the_answer_is_the_best_of_single_designs(answer):
     """Each batch and split asked for by itself: none within the limits gives more tokens a device."""
     most = 0.0
@@ -117,58 +102,14 @@ def test_the_answer_is_the_best_of_single_designs(answer):
     assert answer.table["fits_whole_batch"].all()
 
 
-def compared(tpot_s, tp, high=1.25, **more):
-    """A design of two devices split by `tp`, with all that a chance reads."""
-    alike = dict.fromkeys(uncertainty.COMPARED, 1.0) | {"model_kind": "calibrated", "assumptions": "", "stack": "vllm"}
-    return {
-        **alike,
-        **row(tpot_s),
-        **{"device": "H200", "model": "llama3.1-70b", "weights": "fp8", "input_tokens": 512, "output_tokens": 512},
-        **{"prefix_tokens": 0, "ep": 1, "dp_attention": False, "dcp": 1},
-        "tp": tp,
-        "pp": 2 // tp,
-        "token_time_low": 1 / high,
-        "token_time_high": high,
-        **more,
-    }
-
-
-def test_the_runner_up_is_named_where_it_may_well_be_better():
-    """Two splits that err by themselves in a tenth, at 20 and 21 ms; and at 20 and 40."""
-    near, far = [compared(0.020, 2), compared(0.021, 1)], [compared(0.020, 2), compared(0.040, 1)]
-    winner = speeds.best(near, {"tpot_s": 0.1})
-    rival, chance = speeds.runner_up(near, winner, {"tpot_s": 0.1})
-    assert (winner["tp"], rival["tp"]) == (2, 1)
-    assert chance == pytest.approx(1 - uncertainty.gain(winner, rival).sure)
-    assert 0.2 <= chance < 0.5
-    said = speeds.verdict(near, {"tpot_s": 0.1})
-    assert f" Runner-up, {100 * chance:.0f} % sure to be better: fp16, pp 2, 64 requests" in said
-    line = speeds.Interactivity("", tuple(near), {"tpot_s": 0.1}).two_runs.text()
-    assert line == speeds.Interactivity("", tuple(near), {}).two_runs.text()
-    assert line.startswith(f"Two runs would tell fp16, tp 2 from fp16, pp 2 ({100 - 100 * chance:.0f} % sure now, ")
-    assert speeds.runner_up(far, winner, {"tpot_s": 0.1}) is None
-    assert "Runner-up" not in speeds.verdict(far, {"tpot_s": 0.1})
-    # one that does not surely keep the limit, another batch of the same, and rows of tables that say less are none
-    late = [near[0], compared(0.021, 1, high=2.0)]
-    for rows in (late, [near[0], compared(0.021, 2, batch=32)], [row(0.020), {**row(0.021), "tp": 1}]):
-        assert speeds.runner_up(rows, rows[0], {"tpot_s": 0.03}) is None
-
-
-def test_a_device_of_more_counts_as_much():
-    """Twice the tokens on twice the devices are as many a device: as likely better as not, but for what both share."""
-    one = compared(0.020, 1, pp=1, n_devices=1)
-    two = compared(0.020, 2, pp=1, throughput_tokens_per_s=2 * one["throughput_tokens_per_s"], batch=128)
-    assert speeds.runner_up([one, {**two, "running_batch": 2.0}], one, {})[1] == pytest.approx(0.5)
-
-
 @given(times, st.floats(0.5, 2.0))
 def test_what_is_promised_holds_at_the_upper_end(found, over):
     one = row(*found)
     limit = over * one["tpot_s"]
-    assert speeds.within(one, {"tpot_s": limit}) == (1.25 * one["tpot_s"] <= limit * (1 + 1e-9))
-    if speeds.within(one, {"tpot_s": limit}):
-        assert speeds.within_as_computed(one, {"tpot_s": limit})
-        assert speeds.keeps(one, {"tpot_s": limit}) > 0.9 - 1e-6
+    assert limits.within(one, {"tpot_s": limit}) == (1.25 * one["tpot_s"] <= limit * (1 + 1e-9))
+    if limits.within(one, {"tpot_s": limit}):
+        assert limits.within_as_computed(one, {"tpot_s": limit})
+        assert limits.keeps(one, {"tpot_s": limit}) > 0.9 - 1e-6
 
 
 def test_the_largest_batch_that_runs_is_on_the_curve(answer):
@@ -179,7 +120,7 @@ def test_the_largest_batch_that_runs_is_on_the_curve(answer):
 def test_what_fits_nowhere_says_what_to_do():
     found = dse.interactivity("l4", "llama3.1-70b", ["fp16"], splits=[1])
     assert "No design fits: give more devices (--splits)" in found.text()
-    with pytest.raises(InputError, match=r"tp = 3: "):  # 8 KV heads on 3 devices: what is wrong, not "does not fit"
+    with pytest.raises(InputError, match=r"llama3.1-8b: is not split over so many devices: give others"):
         dse.interactivity("h200", "llama3.1-8b", ["fp16"], splits=[3])
     assert {row["tp"] for row in dse.interactivity("h200", "qwen3-32b", ["fp8"], tp=2).rows} == {2}
     with pytest.raises(InputError, match=r"splits = '0': must be whole numbers from 1"):
@@ -205,7 +146,7 @@ def test_the_figure_has_a_band_around_each_curve_and_the_limits(answer):
     curve, band = panel.series[4], panel.series[1]
     n = len(curve.x)
     assert all(slow < at < fast for slow, at, fast in zip(band.x[:n], curve.x, band.x[::-1][:n], strict=True))
-    late = [not speeds.within(one, {"ttft_s": 1.0}) for one in answer.fronts["fp16"]]
+    late = [not limits.within(one, {"ttft_s": 1.0}) for one in answer.fronts["fp16"]]
     assert list(curve.opened) == late
     assert any("Grey: users get less than a TPOT of 20 ms gives." in note for note in chart.notes)
 
@@ -259,15 +200,53 @@ def test_the_command(run, tmp_path):
     assert "has no server of qwen3-32b on H200 with 1,024 tokens in and 9 out: ask for lengths that it has" in err
 
 
-def test_what_is_likelier_slower_is_not_the_best():
-    """64 requests at 20 ms and at 19 ms; the second may take twice as long, hardly less: the middle of its times is
-    19 ms times the root of 0.95 x 2, or 26 ms."""
-    sure, unsure = row(0.020), {**row(0.019, quantizer="sinkq"), "token_time_low": 0.95, "token_time_high": 2.0}
-    assert speeds.speeds(unsure)[1] > speeds.speeds(sure)[1]
-    assert speeds.best([unsure, sure], {"ttft_s": 2.0}) == sure
-    assert speeds.verdict([unsure, sure], {}).startswith("Most tokens a device: fp16, ")
-    # it is computed to keep 20 ms, and likelier misses them
-    limits = {"tpot_s": 0.020}
-    assert speeds.keeps(unsure, limits) < 0.5 <= speeds.keeps(sure, limits) + 1e-12
-    assert speeds.best([unsure], limits) is None
-    assert speeds.best([unsure, sure], {"tpot_s": 0.025}) == sure
+def problem(seed):
+    """Device, model, engine, formats, devices, lengths and limits: DeepSeek-R1 on 8 H200 within 50 ms, then drawn."""
+    lot = random.Random(seed)
+    if seed == 0:
+        return "h200", "deepseek-r1", "vllm", None, 8, {"input_tokens": 4096, "max_tpot": "50 ms"}
+    device, engine = lot.choice(("h100", "h200", "b200", "l40s")), lot.choice(("vllm", "sglang", "trtllm"))
+    model = lot.choice(("llama3.1-8b", "qwen3-32b", "gpt-oss-20b", "qwen3-30b-a3b"))
+    limits = {"max_tpot": lot.choice((None, "10 ms", "25 ms", "60 ms")), "max_ttft": lot.choice((None, "0.5 s", "3 s"))}
+    more = {"input_tokens": lot.choice((200, 2048, 8192)), **limits}
+    return device, model, engine, lot.choice((None, ["fp16"], ["fp16", "fp8"])), lot.choice((1, 2, 4, 8)), more
+
+
+@quick_first(4, "seed", range(21))
+def test_the_best_is_that_of_a_recommendation_for_full_devices(seed):
+    """One answer, to the last digit."""
+    device, model, engine, quantizers, n, more = problem(seed)
+    more |= {"output_tokens": 500, "quantizers": quantizers}
+    sizes = [size for size in (1, 2, 4, 8) if size <= n]
+    curve = dse.interactivity(device, model, splits=sizes, stack=engine, **more)
+    asked = {"model": model, "devices": [f"{n}x{device}"], "engines": [engine], "most": n, **more}
+    if curve.best is None:
+        with pytest.raises(InputError):
+            dse.recommend(**asked)
+        return
+    first = dse.recommend(**asked).first
+    names = ("quantizer", "batch", "tp", "pp", "ep", "dp_attention", "dcp", "tpot_s", "throughput_tokens_per_s")
+    assert {name: curve.best[name] for name in names} == {name: first.results[name] for name in names}
+
+
+def test_a_layout_that_is_given_is_the_only_one():
+    found = dse.interactivity("h200", "gpt-oss-120b", ["fp16"], tp=4, ep=4, max_tpot="50 ms")
+    assert {(row["tp"], row["pp"], row["ep"]) for row in found.rows} == {(4, 1, 4)}
+    assert found.context.startswith("4 x H200, gpt-oss-120b, ")
+
+
+def test_sixteen_bits_stay_where_fewer_give_as_much_as_runs_differ_by():
+    """As `dse recommend` has it; what lost says why."""
+    found = dse.interactivity("h200", "deepseek-r1", splits=[8], max_tpot="50 ms", input_tokens=4096, output_tokens=500)
+    assert found.best["quantizer"] == "fp16"
+    assert found.runner_up[0].server.design.name == "fp8"
+    assert "it lost as it stores fewer bits for at most 4% more throughput" in found.verdict
+
+
+def test_what_a_format_gives_at_a_speed_is_the_best_within_that_time():
+    """The table's columns are limits of TPOT: 50 token/s a user is 20 ms."""
+    asked = {"splits": [1, 2], **LENGTHS}
+    free = dse.interactivity(*ASKED[:2], ["fp8"], **asked)
+    cell = next(line for line in free.text().splitlines() if line.startswith("fp8 ")).split(")")[2]
+    best = dse.interactivity(*ASKED[:2], ["fp8"], max_tpot="20 ms", **asked).best
+    assert cell.split() == [f"{speeds.speeds(best)[1]:,.0f}", f"({best['batch']},", "tp", str(best["tp"])]

@@ -10,7 +10,8 @@ from dse.core.errors import InputError
 from dse.figures.charts import load_times
 from dse.model import uncertainty
 from dse.operations.shared import layout
-from dse.questions import load
+from dse.questions import limits, load
+from dse.questions.common import Candidate
 from dse.serving.at_rate import at_rate
 from dse.serving.steady_state import FixedLengths, steady
 from dse.specs import catalog
@@ -101,24 +102,27 @@ def test_the_command_prints_writes_and_refuses(run, tmp_path):
 
 def test_the_most_requests_within_limits_is_solved(monkeypatch):
     """TPOT 1 + 2 r and TTFT 2 + 4 r at a rate r of up to 4: 4 s is kept up to 1.5; TTFT 7 up to 1.25; 1 s nowhere."""
-    monkeypatch.setattr(load, "waits_at", lambda _, r: SimpleNamespace(tpot_s=1 + 2 * r, ttft_s=2 + 4 * r))
-    found = load.UnderLoad("a", "", 4.0, (), {}, {}, SimpleNamespace())
-    assert found.most_within({"tpot_s": 4}) == pytest.approx(1.5)
-    assert found.most_within({"tpot_s": 4, "ttft_s": 7}) == pytest.approx(1.25)
-    assert found.most_within({"tpot_s": 10}) == pytest.approx(4)
-    assert found.most_within({"tpot_s": 1}) is None
-    assert found.within_text({"tpot_s": 4.2}) == "Within TPOT 4.2 s: up to 1.6 requests/s, 40% of the saturated rate."
-    assert found.within_text({"tpot_s": 1}).startswith("Nothing keeps TPOT 1 s, however few")
-    # times that may be twice as long: half of 8 s is 4 s, of 1.8 s less than any
-    found = load.UnderLoad("a", "", 4.0, (), {}, {"tpot_s": 2.0}, SimpleNamespace())
-    assert found.most_within({"tpot_s": 8}) == pytest.approx(1.5)
-    assert found.most_within({"tpot_s": 8}, is_sure=False) == pytest.approx(3.5)
-    assert found.within_text({"tpot_s": 8.4}) == (
-        "Within TPOT 8.4 s: up to 1.6 requests/s, 40% of the saturated rate; as computed up to 3.7."
+    monkeypatch.setattr(limits, "waits_at", lambda _, r: SimpleNamespace(tpot_s=1 + 2 * r, ttft_s=2 + 4 * r))
+    for most, rate in (({"tpot_s": 4}, 1.5), ({"tpot_s": 4, "ttft_s": 7}, 1.25), ({"tpot_s": 10}, 4.0)):
+        assert limits.rate_within(None, 4.0, most) == pytest.approx(rate)
+    assert limits.rate_within(None, 4.0, {"tpot_s": 1}) is None
+
+
+@pytest.mark.parametrize(
+    ("sure", "computed", "says"),
+    [
+        (1.6, 1.6, "Within TPOT 4.2 s: up to 1.6 requests/s, 40% of the saturated rate."),
+        (1.6, 3.7, "Within TPOT 4.2 s: up to 1.6 requests/s, 40% of the saturated rate; as computed up to 3.7."),
+        (0.0, 0.4, "Nothing surely keeps TPOT 4.2 s; as computed up to 0.4 requests/s do."),
+        (0.0, 0.0, "Nothing keeps TPOT 4.2 s, however few requests come."),
+    ],
+)
+def test_the_most_requests_within_limits_in_a_sentence(sure, computed, says):
+    server = SimpleNamespace(
+        traffic=SimpleNamespace(places=1, full=SimpleNamespace(requests_per_s=4.0)),
+        holds_within=lambda _, is_sure: sure if is_sure else computed,
     )
-    assert found.within_text({"tpot_s": 1.8}) == (
-        "Nothing surely keeps TPOT 1.8 s; as computed up to 0.4 requests/s do."
-    )
+    assert load.UnderLoad("a", "", server, (), {}).within_text({"tpot_s": 4.2}) == says
 
 
 def test_limits_of_the_command(run):
@@ -139,11 +143,11 @@ def test_limits_of_the_command(run):
 def test_the_most_within_limits_is_a_rate_of_the_server_whatever_loads_are_shown(answer):
     """At the rate found, the server takes as long as allowed."""
     device, plan, work = catalog.device("h200"), layout("qwen3-32b", "fp8", "fp8"), dse.Workload(**ASKED)
-    limits = {"tpot_s": (answer.rows[4]["tpot_s"] + answer.rows[5]["tpot_s"]) / 2}
-    most = answer.most_within(limits, is_sure=False)
+    asked = {"tpot_s": (answer.rows[4]["tpot_s"] + answer.rows[5]["tpot_s"]) / 2}
+    most = answer.most_within(asked, is_sure=False)
     assert answer.rows[4]["requests_per_s"] < most < answer.rows[5]["requests_per_s"]
-    assert at_rate(device, plan, work, FixedLengths(8192, 1024), most).tpot_s == pytest.approx(limits["tpot_s"])
+    assert at_rate(device, plan, work, FixedLengths(8192, 1024), most).tpot_s == pytest.approx(asked["tpot_s"])
     for loads in ((0.1, 0.8), (0.8,), (0.05,)):
-        assert load.under_load(device, plan, work, loads).most_within(limits, is_sure=False) == most
+        assert load.under_load(Candidate(device, plan), work, loads).most_within(asked, False) == most
     assert answer.most_within({"tpot_s": 1e-6}) is None
-    assert answer.most_within({"tpot_s": 1e6}) == pytest.approx(answer.full_requests_per_s, rel=1e-6)
+    assert answer.most_within({"tpot_s": 1e6}, is_sure=False) == 0.9 * answer.full_requests_per_s

@@ -203,17 +203,16 @@ def test_what_was_measured_otherwise_stands_in_the_answer(shipped):
     shipped(one(best["tp"], 0.9, **ours), one(other, 0.8, **ours))
     said = dse.interactivity("h200", "qwen3-32b", ["fp8"], **asked).verdict
     assert said.startswith("Best within TPOT 20 ms: fp8, ")
-    assert " Measured the best too, of 2 layouts (vLLM 0.19.0, " in said
+    assert "\nMeasured the best too, of 2 layouts (vLLM 0.19.0, " in said
     free = dse.interactivity("h200", "qwen3-32b", ["fp8"], **{**asked, "max_tpot": None})
     assert "Measured" not in free.text()
 
 
 def test_the_fewest_devices_are_told_beside_measured_ones(shipped):
-    asked = {"batch": 64, "input_tokens": 1024, "output_tokens": 1024, "weights": "fp8", "most": 2}
-    fewest = dse.devices("h100", "llama3.1-70b", "fp8", **asked).fewest
-    assert fewest["n_devices"] == 2
+    asked = {"devices": ["h100"], "quantizers": ["fp8"], "engines": ["vllm"], "most": 2, "objective": "devices"}
+    asked |= {"model": "llama3.1-70b", "requests": 64, "input_tokens": 1024, "output_tokens": 1024, "weights": "fp8"}
+    best = dse.recommend(**asked).best
+    assert best["n_devices"] == 2
     at = {"model": "llama3.1-70b", "device": "H100", "weights": "fp8", "limit_s": None, "n_devices": 2}
-    shipped(one(fewest["tp"], 0.5, pp=fewest["pp"], **at), one(fewest["pp"], 0.8, pp=fewest["tp"], **at))
-    text = dse.devices("h100", "llama3.1-70b", "fp8", **asked).text()
-    assert "the fastest split of them as computed, " in text
-    assert "\nMeasured otherwise: " in text
+    shipped(one(best["tp"], 0.5, pp=best["pp"], **at), one(best["pp"], 0.8, pp=best["tp"], **at))
+    assert "\nMeasured otherwise: " in dse.recommend(**asked).text()

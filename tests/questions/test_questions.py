@@ -14,7 +14,7 @@ from cases import quick_first
 from dse.core.compiling import FORMULAS
 from dse.core.errors import InputError, LimitError
 from dse.figures.plot import answer as report_figure
-from dse.model import engine
+from dse.model import engine, uncertainty
 from dse.model import kv_layout as plan
 from dse.model.compare import Comparison
 from dse.model.point import Point, filled
@@ -34,6 +34,23 @@ def design(device, model, quantizer, capacity_bytes=None):
     if capacity_bytes:
         spec = common.with_number(spec, "memory_capacity", capacity_bytes, "test")
     return common.design(spec, catalog.model(model), quantizer)
+
+
+def test_the_crown_is_who_is_likelier_better_than_each_other():
+    """Of three, by chances: b over a as computed first, and c over none; in a ring all tie."""
+    middles = {("a", "b"): 0.9, ("a", "c"): 1.2, ("b", "c"): 1.1}
+
+    def gain(one, other):
+        middle = middles.get((one, other)) or 1 / middles[other, one]
+        return uncertainty.gain_within(middle / 1.5, middle * 1.5)
+
+    best, gains = common.crowned(["a", "b", "c"], gain)
+    assert best == ("b",)
+    assert all(one.sure > 0.5 for one in gains.values())
+    middles["b", "c"] = 0.8  # b over a, c over b, a over c
+    assert set(common.crowned(["a", "b", "c"], gain)[0]) == {"a", "b", "c"}
+    middles.update({("a", "b"): 1.0, ("a", "c"): 1.2, ("b", "c"): 1.2})
+    assert common.crowned(["a", "b", "c"], gain)[0] == ("a", "b")
 
 
 # crossover

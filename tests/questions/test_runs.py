@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import dse
 from dse.figures.export import front as written
-from dse.questions import best_map, common, devices, doubt, interactivity, need
+from dse.questions import best_map, common, doubt, need
 from dse.questions.formats import formats
 from dse.specs import catalog
 from dse.specs.workload import Workload
@@ -83,7 +83,8 @@ def test_maps_speeds_and_winners(device, names, allowed):
     for cell in best_map.best_map(every, work, batches=[1, 64], inputs=[256]).cells:
         assert {*cell.best, cell.next_best} - {""} <= runs
         assert bool(cell.best) == bool(runs)
-    speeds = interactivity.interactivity(every, work, [1], {interactivity.LIMITS[0]: 10.0}, batches=(1, 16))
+    asked = {"input_tokens": 512, "output_tokens": 32, "other_software": allowed}
+    speeds = dse.interactivity(device, "llama3.1-8b", names, splits=[1], max_tpot="10 s", **asked)
     assert speeds.best is None or speeds.best["quantizer"] in runs
     assert (speeds.best is None) == (not runs)
     said = speeds.text()
@@ -108,20 +109,6 @@ def test_formats_that_are_named(device, allowed):
     if not allowed:
         assert answer.best is None or not answer.best.elsewhere
         assert not any(f"{one.name} pays" in answer.answer() for one in answer.formats if one.elsewhere)
-
-
-def test_splits_over_devices():
-    """vLLM starts no ep 2 of tp 4: the fastest that runs is the answer; of SinkQ none is."""
-    plan = common.design("h100", "gpt-oss-120b", "fp16").plan
-    found = devices.devices(catalog.device("h100"), plan, replace(WORK, ep=2), 4)
-    assert all(split["runs"] == (split["ep"] in (1, split["tp"])) for split in found.splits)
-    assert found.fewest is not None
-    assert found.fewest["runs"]
-    refused = common.design("h100", "llama3.1-8b", "sinkq").plan
-    found = devices.devices(catalog.device("h100"), refused, WORK, 2)
-    assert found.fewest is None
-    assert "sinkq: no KV type of vLLM" in found.text()
-    assert found.text().endswith("--other-software compares them all the same.")
 
 
 @drawn

@@ -62,10 +62,8 @@ def test_each_engine_has_its_own_benchmark(changes, says):
 
 def test_the_runs_of_a_command_are_what_calibrate_server_takes(run, tmp_path):
     """Results as `vllm bench serve` writes them, with what the line's --metadata says."""
-    asked = {"weights": "fp8", "batch": 128, "input_tokens": 4096, "most": 2}
-    found = dse.devices("h200", "llama3.1-70b", "fp8", **asked)
-    assert found.runner_up is not None
-    runs = found.two_runs
+    asked = {"devices": ["h200"], "engines": ["vllm"], "quantizers": ["fp8"], "most": 2, "objective": "devices"}
+    runs = dse.recommend(model="llama3.1-70b", weights="fp8", requests=200, input_tokens=4096, **asked).two_runs
     first = shlex.split(runs.command)
     second = shlex.split(runs.other.strip("`"))
     paths = []

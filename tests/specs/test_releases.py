@@ -90,7 +90,6 @@ def test_releases_further_apart_differ_more(one, other):
     "asked",
     [
         ("load", ()),
-        ("devices", ("--most", "1")),
         ("interactivity", ("--splits", "1", "--quantizers", "fp8")),
         ("formats", ("--quantizers", "fp8", "--batch", "8")),
     ],

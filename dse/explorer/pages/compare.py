@@ -11,7 +11,7 @@ import streamlit as st
 from dse.core import units
 from dse.core.errors import DseError
 from dse.explorer import cards, common_fields, downloads, figure, measured, names, request, sidebar, state, tray
-from dse.explorer.bench import Bench, BenchRow, cached_answer, likeness
+from dse.explorer.bench import Bench, BenchRow, likeness
 from dse.explorer.downloads import MadeBy, made_by
 from dse.explorer.fragments import part
 from dse.explorer.request import PointRequest
@@ -22,6 +22,9 @@ from dse.figures.drawing.names import printed
 from dse.model.results import RESULT_UNITS
 from dse.operations.questions import TradeSpeeds
 from dse.questions import interactivity
+from dse.questions.common import Candidate
+from dse.questions.grid import Grid
+from dse.questions.server_design import Demand, RequestsAtOnce, ServerDesign
 from dse.report.present import change, made_for_positions, number, position_note
 from dse.specs import tokens
 from dse.specs.oaken_grid import SAMPLE
@@ -209,20 +212,15 @@ def _show_speeds(
     other: str,
     limits: Mapping[str, float],
 ) -> None:
-    named = [(name, cached_curve(point)) for name, point in curves]
     servers = measured.beside(rows)
-    answers = [(row.name, row.result) for row in rows]
-    points = ((row.name, request.any_batch(row.request)) for row in rows)
-    ends = [(name, end) for name, point in points for end in cached_ends(point, tuple(limits.items()))]
-    chart, verdict = figure.speeds(
-        named, answers, limits, ends, servers, [row.name for row in rows if not row.result["runs"]]
-    )
+    answer = replace(cached_speeds(curves, tuple(limits.items())), measured=tuple(servers))
+    chart = figure.speeds(answer, [(row.name, row.result) for row in rows])
     if chart is None:
         return
     shown = _said(chart, other)
     made = asked_by(rows, limits, made.address) or made
-    downloads.show("interactivity", shown, partial(_curves, curves), made, verdict=lambda: verdict)
-    st.markdown(escaped(verdict))
+    downloads.show("interactivity", shown, partial(_curves, curves), made, verdict=lambda: answer.verdict)
+    st.markdown(escaped(answer.verdict))
     measured.draw(len(servers))
 
 
@@ -239,22 +237,20 @@ def asked_by(rows: Sequence[BenchRow], limits: Mapping[str, float], address: str
     return made_by([speeds], address)
 
 
-@st.cache_data(max_entries=128, ttl="1h", show_spinner=False, hash_funcs={PointRequest: repr})
-def cached_ends(asked: PointRequest, limits: tuple[tuple[str, float], ...]) -> list[dict[str, Any]]:
-    """The design with the largest batch that runs at once, doublings on the way there from the last of its curve, and
-    the largest batch within limits, to the request."""
-
-    def evaluate(n: int) -> dict[str, Any]:
-        return cached_answer(replace(asked, work=replace(asked.work, batch=n))).result
-
-    table = cached_curve(request.any_batch(asked))
-    rows = table[table["fits_whole_batch"] & table["tpot_s"].notna()].to_dict("records")
-    fitting = [largest for largest in [interactivity.largest(evaluate)] if largest]
-    n = 2 * max((int(row["batch"]) for row in rows), default=0)
-    while fitting and 0 < n < fitting[0]["batch"]:
-        fitting, n = [*fitting, interactivity.kept(evaluate(n))], 2 * n
-    at_limit = interactivity.at_limit([*rows, *fitting], dict(limits), evaluate) if limits else None
-    return [*fitting, *([at_limit] if at_limit else [])]
+# kept as it is, not copied: its servers know what was computed of them
+@st.cache_resource(max_entries=64, ttl="1h", show_spinner=False, hash_funcs={PointRequest: repr})
+def cached_speeds(
+    curves: tuple[tuple[str, PointRequest], ...], limits: tuple[tuple[str, float], ...]
+) -> interactivity.Interactivity:
+    """Named designs over batches, as servers of a search that is among these alone. Raises DseError."""
+    demand = Demand(RequestsAtOnce(None), dict(limits))
+    servers = tuple(
+        ServerDesign(name, Candidate(asked.device_spec(), asked.plan()), replace(asked.work, batch=None), demand)
+        for name, asked in curves
+    )
+    names = tuple(name for name, _ in curves)
+    grid = Grid(servers, devices=names, engines=(), formats=(), splits=())
+    return interactivity.interactivity(grid, demand, is_named=True)
 
 
 def at(rows: Sequence[BenchRow], designs: tray.Tray, drawn: Chart, x: float, y: float) -> tray.TrayDesign | None:

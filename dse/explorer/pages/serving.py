@@ -22,6 +22,7 @@ from dse.model.results import title
 from dse.operations.questions import PredictLoad
 from dse.operations.serving import SimulateServing
 from dse.questions import load
+from dse.questions.common import Candidate
 from dse.questions.load import UnderLoad
 from dse.report import simulation
 from dse.report.present import number
@@ -263,7 +264,7 @@ def at(answers: Mapping[str, UnderLoad], per_s: float, wanted: Mapping[str, floa
 @st.cache_resource(max_entries=256, ttl="1h", show_spinner=False, hash_funcs={PointRequest: repr})
 def cached_load(asked: PointRequest, name: str) -> UnderLoad:
     """The design under load. Raises DseError."""
-    return load.under_load(asked.device_spec(), asked.plan(), asked.work, name=name)
+    return load.under_load(Candidate(asked.device_spec(), asked.plan()), asked.work, name=name)
 
 
 def simulated(asked: PointRequest) -> PointRequest:

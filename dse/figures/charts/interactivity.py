@@ -11,7 +11,8 @@ from dse.figures.drawing.chart import Axis, Chart, Panel, Series, hover_box
 from dse.figures.registry import Written, figure
 from dse.figures.source import Source
 from dse.model import uncertainty
-from dse.questions.interactivity import LIMITS, Interactivity, front, interval, speeds, within
+from dse.questions.interactivity import Interactivity, front, interval, speeds
+from dse.questions.limits import LIMITS, within
 
 USER, DEVICE = "speed of each user", "throughput a device"
 POINTS = "Each point: a server that always has so many requests."
