@@ -180,7 +180,7 @@ class Recommendation(QuestionAnswer):
         if self.first.server.work.output_tokens == 1:
             shown = tuple(column for column in shown if column.name != "TPOT")
         if "hit_rate" in rows[0]:
-            at = [column.name for column in shown].index("binds first")
+            at = [column.name for column in shown].index("load limited by")
             hosted = tuple(
                 column for column in _FOUND if column.name != "host memory" or any(r["host_bytes"] for r in rows)
             )
