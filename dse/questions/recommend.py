@@ -285,7 +285,7 @@ class Recommendation(QuestionAnswer):
         holds = load.without_cache(first.server)
         n = math.ceil(first.load / holds * (1 - ROUNDING)) if holds else 0
         found = f"{first.results['hit_rate']:.0%} of the prompt tokens"
-        but = f"{_three(holds)}, not {_three(first.server.holds)}: {n:,} servers" if n else "nothing"
+        but = f"{_three(holds)}, not {_three(first.server.holds)}: {n:,} server{'s' * (n > 1)}" if n else "nothing"
         return f"Without its prefix cache, which finds {found}, a server holds {but}."
 
     def _looser(self, looser: Mapping[str, float]) -> str:
