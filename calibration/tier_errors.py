@@ -118,8 +118,16 @@ def of_agents(rows: list[dict[str, str]]) -> Iterator[TierGain]:
             asked: dict[str, Any] = {"sessions": n, "host_cache": cache, "host_link": link, **AGENTS}
             told[n, row["arm"]] = dse.hits("h100", "qwen3.6-35b-a3b", **asked).rows[0]
         one, load = told[n, row["arm"]], f"{sessions} sessions, {n} a server"
-        rates = (gpus / 2 * one["requests_per_s"], base[_cell(row)], gpus / 2 * one["host_requests_per_s"])
-        yield TierGain(row["set"], gpus, load, row["arm"], *rates, float(row["requests_per_s"]))
+        yield TierGain(
+            set=row["set"],
+            gpus=gpus,
+            load=load,
+            arm=row["arm"],
+            base_told=gpus / 2 * one["requests_per_s"],
+            base=base[_cell(row)],
+            rate_told=gpus / 2 * one["host_requests_per_s"],
+            rate=float(row["requests_per_s"]),
+        )
 
 
 def _cell(row: dict[str, str]) -> tuple[str, str, str]:
@@ -138,7 +146,14 @@ def of_documents(rows: list[dict[str, str]], folder: Path) -> Iterator[TierGain]
         here = [row for row in rows if f"{n_tokens:,} prefix" in row["workload"]]
         measured = [float(row["output_tokens_per_s"]) / 1024 for row in here]
         yield TierGain(
-            "C", 16, f"{n_tokens:,}-token documents", here[1]["arm"], told[0], measured[0], told[1], measured[1]
+            set="C",
+            gpus=16,
+            load=f"{n_tokens:,}-token documents",
+            arm=here[1]["arm"],
+            base_told=told[0],
+            base=measured[0],
+            rate_told=told[1],
+            rate=measured[1],
         )
 
 
@@ -151,7 +166,14 @@ def at_rates(rows: list[dict[str, str]], folder: Path) -> Iterator[TierGain]:
         pair = {row["arm"]: float(row["output_tokens_per_s"]) / GPT_OSS[-1] for row in rows if row["load"] == load}
         told = [min(float(load), 16 * one[name]) for name in ("requests_per_s", "host_requests_per_s")]
         yield TierGain(
-            "A", 16, f"{load} req/s", "host memory", told[0], pair["device only"], told[1], pair["host memory"]
+            set="A",
+            gpus=16,
+            load=f"{load} req/s",
+            arm="host memory",
+            base_told=told[0],
+            base=pair["device only"],
+            rate_told=told[1],
+            rate=pair["host memory"],
         )
 
 

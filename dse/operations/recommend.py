@@ -281,7 +281,9 @@ class Recommend(AssumesLike, WithAgents, WithHost, WithLimits, Sourced, WithFigu
             return prompt_loads.trace_of(self.trace, self.rate, longest, cache, console.progress)
         agents = self.agents(work.output_tokens)
         check_agents(agents, longest)
-        return prompt_loads.Sessions(self.sessions, agents, layout(model, "fp16", "fp16"), cache=cache)
+        return prompt_loads.Sessions(
+            amount=self.sessions, agents=agents, plain=layout(model, "fp16", "fp16"), cache=cache
+        )
 
     def _checked(self, plan: str) -> PlanCheck:
         """A log or a benchmark beside a plan. Raises InputError."""

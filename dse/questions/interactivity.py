@@ -314,4 +314,12 @@ def interactivity(
     if found and demand.limits:  # of each curve the best at the limits
         best = {_system(fleet.server, is_named): fleet for fleet in reversed(found.search.found)}
         rows += [kept(fleet.results) | {"system": name} for name, fleet in best.items()]
-    return Interactivity(grid, demand, tuple(rows), found, nothing, tuple(measured), is_named)
+    return Interactivity(
+        grid=grid,
+        demand=demand,
+        rows=tuple(rows),
+        found=found,
+        nothing=nothing,
+        measured=tuple(measured),
+        is_named=is_named,
+    )

@@ -155,7 +155,7 @@ class ServedFormat:
         return interactivity.best_of(grid, Demand(RequestsAtOnce(None), dict(limits)))
 
     def shown(self) -> dict[str, Any]:
-        """Drop of scores and rise of perplexity, the most requests at once on so many devices, and the front: tp,
+        """Drop of scores and rise of perplexity, the most requests at once on so many devices, and the front: layout,
         requests, token/s a user, token/s a device, TTFT in s, ends of the 80 % interval of token/s a device over it."""
         holds: dict[int, int] = {}
         for row in self.answer.rows:
@@ -233,11 +233,11 @@ def _limit(column: str, seconds: float | None) -> str:
     return "none" if seconds is None else f"{seconds * (1e3 if column == 'tpot_s' else 1):g}"
 
 
-def _row(row: dict[str, Any]) -> list[float]:
+def _row(row: dict[str, Any]) -> list[Any]:
     user, device = interactivity.speeds(row)
     low, high, _ = interactivity.interval(row)
     numbers = (user, device, row["ttft_s"], low, high)
-    return [row["n_devices"], row["batch"], *(float(f"{number:.4g}") for number in numbers)]
+    return [layouts.words(row) or "1 device", row["batch"], *(float(f"{number:.4g}") for number in numbers)]
 
 
 def page(numbers: Mapping[str, Any], asked: PageChoices, home: str = "") -> str:

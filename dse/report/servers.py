@@ -60,7 +60,7 @@ def shown() -> list[list[str]]:
 
 
 def _percent(name: str, title: str, form: str = ".1f") -> Column:
-    return Column(name, title, form=lambda row: percent_text(row[name], form))
+    return Column(name, title=title, form=lambda row: percent_text(row[name], form))
 
 
 def percent_text(share: float | None, form: str = ".1f") -> str:

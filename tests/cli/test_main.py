@@ -148,7 +148,7 @@ def test_an_unknown_command_names_those_of_a_near_name_or_that_say_the_word(run,
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (["ask", "device"], "unknown command 'device': did you mean devices?"),
+        (["ask", "format"], "unknown command 'format': did you mean formats?"),
         (["model", "make"], "unknown command 'make': known: add, export"),
         (["show", "Qwen3.8-Flash-Next"], "its architecture is not read; nearest by shape is qwen3-next-80b-a3b"),
         (["show", "AMD Radeon RX 7950"], "did you mean rx-7900-xt"),

@@ -72,7 +72,7 @@ def holds_rate(asked, design, rate):
     if rate > 0.9 * low * found.full_requests_per_s * TIE:
         return False
     waits = found.at(rate)
-    return all(waits[name] * found.late[name] <= limit * TIE for name, limit in limits_of(asked).items())
+    return all(waits[name] * found.server.late[name] <= limit * TIE for name, limit in limits_of(asked).items())
 
 
 def twin(asked):

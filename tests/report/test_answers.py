@@ -28,12 +28,10 @@ def test_each_design_is_one_that_can_be_asked_for(tables):
     found = tables["llama3.1-8b"]["H200"]["8192+1024"]["formats"]
     assert list(found)[:2] == ["fp16", "fp8"]
     for name in ("fp16", "fp8"):
-        layout, n, batch, user, device, ttft, low, high, *latest = found[name]["rows"][0]
-        split = {word.split()[0]: int(word.split()[1]) for word in layout.split(", ")}
+        layout, batch, user, device, ttft, low, high = found[name]["rows"][0]
+        split = {word.split()[0]: int(word.split()[1]) for word in layout.split(", ") if word != "1 device"}
         r = dse.evaluate("h200", "llama3.1-8b", name, **split, batch=batch, input_tokens=8192, output_tokens=1024)
-        assert r["n_devices"] == n
-        row = {**r, "output_tokens": 1024, "n_devices": n, "batch": batch}
-        assert latest == pytest.approx([uncertainty.ends(r, time)[1] for time in ("tpot_s", "ttft_s")], rel=1e-3)
+        row = {**r, "output_tokens": 1024, "batch": batch}
         assert (user, device) == pytest.approx(interactivity.speeds(row), rel=1e-3)
         assert (ttft, low, high) == pytest.approx(
             (r["ttft_s"], *(end / r["throughput_tokens_per_s"] for end in uncertainty.ends(r))), rel=1e-3

@@ -401,7 +401,7 @@ def test_every_policy_has_source_listing_and_note(name, capsys):
     with pytest.raises(SystemExit, match="0"):
         cli.main(["point", "--device", "h100", "--model", "llama3-8b", "--tokens", name, "--input", "9000"])
     out = capsys.readouterr().out
-    assert ("token_policy" in out) == (name != "full")
+    assert ("token policy" in out) == (name != "full")
     assert f"Note: {name}: {family.validity}" in out or name == "full"
     assert policy_of(token_policies.parse(name)).read_limit_tokens >= 0
 
