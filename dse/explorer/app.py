@@ -42,11 +42,15 @@ _runs, SEARCHED_RUNS = itertools.count(1), 100
 
 @dataclass(frozen=True)
 class ExplorerPage:
-    """A page: its name in the URL, its title, and the module that draws it, imported when it is opened."""
+    """A page: its name in the URL, its title, and the module that draws it, imported when it is opened.
+
+    Addresses of the pages that it has come from, `former`, lead to it.
+    """
 
     path: str
     title: str
     module: str
+    former: tuple[str, ...] = ()
 
     def loaded(self) -> Any:
         """Its module: `FIELDS`, what it asks for, and `render`, which draws it."""
@@ -88,9 +92,16 @@ def main(first: str = PAGES[0].path) -> None:
         for page in PAGES
     }
     st.session_state[state.PAGES] = shown
+    leads_to = {old: page.path for page in PAGES for old in page.former}
+    hidden = [
+        st.Page(partial(_redirect, path), title=old, url_path=old, visibility="hidden")
+        for old, path in leads_to.items()
+    ]
     uploads.restore()
     st.html(_STYLE)
-    opened = st.navigation(list(shown.values()), position="top")
+    opened = st.navigation([*shown.values(), *hidden], position="top")
+    if opened.url_path in leads_to:
+        opened.run()
     page = next(page for page in PAGES if page.path == (opened.url_path or first))
     values = state.open_page(
         page.path, (*common_fields.SCENARIO, *page.loaded().FIELDS), common_fields.DESIGN, sidebar.opening()
@@ -102,6 +113,12 @@ def main(first: str = PAGES[0].path) -> None:
         st.session_state[_SEEN] = True
         gc.unfreeze()
         _is_frozen = False
+
+
+def _redirect(path: str) -> None:
+    """Leave an old address for the page that it leads to, with what it asks."""
+    query = {key: st.query_params.get_all(key) for key in st.query_params}
+    st.switch_page(st.session_state[state.PAGES][path], query_params=query)
 
 
 def _render(page: ExplorerPage, benches: list[Bench]) -> None:
