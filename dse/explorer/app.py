@@ -9,7 +9,7 @@ from typing import Any
 
 import streamlit as st
 
-from dse.explorer import bench, common_fields, memory, sidebar, state, uploads
+from dse.explorer import bench, common_fields, memory, question, sidebar, state, uploads
 from dse.explorer.bench import Bench
 
 _TITLE = "KV-cache design explorer"
@@ -17,18 +17,18 @@ _TITLE = "KV-cache design explorer"
 #: captions and the words of figures in the page's own color, a little paler, which is dark enough to read (AA)
 _STYLE = """<style>
 [data-testid=stTopNavLink]:focus-visible { outline: 2px solid currentColor !important; }
-[data-testid=stMainBlockContainer] { padding-top: 4.5rem; padding-bottom: 3rem; }
+[data-testid=stMainBlockContainer] { padding: 4.2rem 2.5rem 3rem; }
+.st-key-question_line button[data-testid^=stNumberInputStep] { display: none; }
 [data-testid=stSidebarUserContent] { padding-top: 0; }
 [data-testid=stCaptionContainer] { color: inherit !important; opacity: 0.8 !important; }
 [data-testid=stCaptionContainer] * { color: inherit !important; opacity: 1 !important; }
 .js-plotly-plot :is(.xtick, .ytick) text, .js-plotly-plot :is(.xtitle, .ytitle, .legendtext) {
     fill: currentColor !important; fill-opacity: 0.85 !important;
 }
-.st-key-start-empty { position: absolute; height: 0; overflow: hidden; visibility: hidden; }
 @media (max-width: 640px) {
     [data-testid=stMain] h1 { font-size: 1.5rem !important; padding: 0 0 1rem; }
     [data-testid=stMain] h2 { font-size: 1.3rem !important; }
-    [data-testid=stMainBlockContainer] { padding-top: 3.5rem; }
+    [data-testid=stMainBlockContainer] { padding: 3.5rem 1rem 2rem; }
     [data-testid=stMain] [data-testid=stVerticalBlock] { row-gap: 0.6rem; }
 }
 </style>"""
@@ -58,9 +58,7 @@ class ExplorerPage:
 
 
 PAGES = (
-    ExplorerPage("start", "Start", "dse.explorer.pages.start"),
-    ExplorerPage("compare", "Compare", "dse.explorer.pages.compare"),
-    ExplorerPage("formats", "Formats", "dse.explorer.pages.formats"),
+    ExplorerPage("answer", "Answer", "dse.explorer.pages.answer", former=("answer", "start", "compare", "formats")),
     ExplorerPage("roofline", "Roofline", "dse.explorer.pages.roofline"),
     ExplorerPage("front", "Front", "dse.explorer.pages.front"),
     ExplorerPage("serving", "Serving", "dse.explorer.pages.serving"),
@@ -83,16 +81,20 @@ def main(first: str = PAGES[0].path) -> None:
     if not _is_frozen:  # asking gc for it would count all objects
         gc.freeze()
         _is_frozen = True
-    st.set_page_config(page_title=_TITLE, layout="wide")
+    is_open = st.session_state.get(sidebar.OPEN)
+    st.set_page_config(page_title=_TITLE, layout="wide", initial_sidebar_state="expanded" if is_open else "collapsed")
     benches: list[Bench] = []
     shown = {
         page.path: st.Page(
-            partial(_render, page, benches), title=page.title, url_path=page.path, default=page.path == first
+            partial(_render, page, benches),
+            title=page.title,
+            url_path=None if page.path == first else page.path,
+            default=page.path == first,
         )
         for page in PAGES
     }
     st.session_state[state.PAGES] = shown
-    leads_to = {old: page.path for page in PAGES for old in page.former}
+    leads_to = {old: page.path for page in PAGES for old in page.former if old != page.path or old == first}
     hidden = [
         st.Page(partial(_redirect, path), title=old, url_path=old, visibility="hidden")
         for old, path in leads_to.items()
@@ -108,6 +110,7 @@ def main(first: str = PAGES[0].path) -> None:
     )
     benches.append(bench.evaluate(values, state.tray()))
     sidebar.draw(benches[0])  # first: it stays whole where a page fails
+    question.draw(benches[0], sidebar.wrong_of(benches[0]))
     opened.run()
     if (n_run + 1) % SEARCHED_RUNS == 0 or _SEEN not in st.session_state:
         st.session_state[_SEEN] = True

@@ -1,7 +1,7 @@
 """Evaluate the designs of the tray under the common workload: the answers that the sidebar and every page show."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
@@ -9,11 +9,10 @@ import streamlit as st
 
 from dse.core.errors import DseError
 from dse.explorer import common_fields, kept, request, tray
-from dse.explorer.request import PointAnswer, PointRequest
+from dse.explorer.request import LoadRequest, PointAnswer, PointRequest
 from dse.explorer.widgets import as_said
 from dse.model import uncertainty
 from dse.model.compare import Case
-from dse.model.point import Point
 from dse.specs.engines import ENGINES
 from dse.specs.weights import WIDE_BITS
 from dse.specs.workload import ASKED, weights_text
@@ -21,13 +20,15 @@ from dse.specs.workload import ASKED, weights_text
 
 @dataclass(frozen=True)
 class BenchRow:
-    """A design of the tray: its place from 0, what it is called, and its answer, or what is wrong with it."""
+    """A design: its place from 0, what it is called, and its answer, or what is wrong with it."""
 
     at: int
     name: str
     asked: PointRequest | None = None
     answer: PointAnswer | None = None
     wrong: DseError | None = None
+    #: of the question and of the design
+    values: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def result(self) -> dict[str, Any]:
@@ -37,15 +38,14 @@ class BenchRow:
 
     @property
     def request(self) -> PointRequest:
-        """Request of a design that has an answer."""
-        assert self.asked is not None
-        return self.asked
+        """Request of a design that has an answer, with as many requests at once as its numbers are of."""
+        assert self.answer is not None
+        return self.answer.request
 
     @cached_property
     def refusals(self) -> Mapping[str, str]:
         """Parts of the design that its software does not run, each with the line that says so."""
-        point = self.request
-        return Point(point.device_spec(), point.plan(), point.work).lowered.refused
+        return self.request.point().lowered.refused
 
     @property
     def why_not(self) -> str:
@@ -64,7 +64,7 @@ class BenchRow:
 
 @dataclass(frozen=True)
 class Bench:
-    """The values of a page and the rows of the tray, of which `current` is being changed."""
+    """The values of a page and its designs, of which `current` is being changed."""
 
     values: Mapping[str, Any]
     rows: tuple[BenchRow, ...]
@@ -82,24 +82,25 @@ class Bench:
 
 
 def evaluate(values: Mapping[str, Any], designs: tray.Tray) -> Bench:
-    """Evaluate the designs; one that cannot be says why."""
-    answers: list[tuple[PointRequest | None, PointAnswer | None, DseError | None]] = []
+    """Evaluate the designs under the question's load and limits; one that cannot be says why."""
+    found: list[dict[str, Any]] = []
     for design in designs.designs:
-        point = None
+        row: dict[str, Any] = {"values": {**values, **tray.values_of(design, common_fields.DESIGN)}}
+        found.append(row)
         try:
-            point = request.point_request({**values, **tray.values_of(design, common_fields.DESIGN)})
-            answers.append((point, cached_answer(point), None))
+            row["asked"] = request.point_request(row["values"])
+            row["answer"] = cached_answer(row["asked"], request.load_request(row["values"]))
         except Exception as error:
-            answers.append((point, None, as_said(error)))
-    names = _names(designs, [p for p, _, _ in answers])
-    rows = (BenchRow(at, name, *answer) for at, (name, answer) in enumerate(zip(names, answers, strict=True)))
+            row["wrong"] = as_said(error)
+    names = _names(designs, [row.get("asked") for row in found])
+    rows = (BenchRow(at, name, **row) for at, (name, row) in enumerate(zip(names, found, strict=True)))
     return Bench(values, tuple(rows), designs.at)
 
 
-@st.cache_data(max_entries=512, ttl="1h", show_spinner=False, hash_funcs={PointRequest: repr})
-def cached_answer(asked: PointRequest) -> PointAnswer:
+@st.cache_data(max_entries=512, ttl="1h", show_spinner=False, hash_funcs={PointRequest: repr, LoadRequest: repr})
+def cached_answer(asked: PointRequest, load: LoadRequest) -> PointAnswer:
     """The answer to a request. Raises DseError."""
-    return request.answer(asked)
+    return request.answer(asked, load)
 
 
 def _names(designs: tray.Tray, requests: Sequence[PointRequest | None]) -> list[str]:
@@ -142,7 +143,7 @@ def differing(asked: PointRequest, others: Sequence[PointRequest]) -> str:
         lambda r: kept.numbered(r.model_text, r.model),
         format_text,
         lambda r: f"tp {r.work.tp}",
-        lambda r: f"batch {r.work.batch:,}" if r.work.batch else "as many as fit",
+        lambda r: f"{r.work.batch:,} at once" if r.work.batch else "as many as fit",
         lambda r: f"{r.work.input_tokens:,} in",
         lambda r: f"{r.work.output_tokens:,} out",
         lambda r: r.work.admission or "",

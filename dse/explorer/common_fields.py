@@ -6,12 +6,11 @@ from typing import Any
 
 from dse import quantizers
 from dse.core.errors import MAX_LINE, InputError, show
-from dse.core.field import NUMBER, SWITCH, Field
+from dse.core.field import NUMBER, SWITCH, WHOLE, Field, declarations
 from dse.explorer import uploads
+from dse.operations.recommend import Recommend
 from dse.specs import catalog, device_names, drafts, model_names, tokens, workload
-
-_DOUBLED = tuple(2**i for i in range(15))
-_LENGTHS = tuple(2**i for i in range(5, 18))
+from dse.specs.quantity import named_quantity
 
 
 def _parameters_of(key: str, parse: Any) -> Any:
@@ -27,9 +26,24 @@ def _parameters_of(key: str, parse: Any) -> Any:
 
 
 def _edits(text: str, values: Mapping[str, Any]) -> None:
-    device = values.get("device", DEFAULTS["device"])
     if text.strip():
-        uploads.device(device, text)
+        uploads.device(device_of(values), text)
+
+
+def device_of(values: Mapping[str, Any]) -> str:
+    """The device of a design: its own, else the question's."""
+    return str(values.get(OWN_DEVICE.key) or values.get(DEVICE.key, DEVICE.default))
+
+
+def model_of(values: Mapping[str, Any]) -> str:
+    """The model of a design: its own, else the question's."""
+    return str(values.get(OWN_MODEL.key) or values.get(MODEL.key, MODEL.default))
+
+
+def tp_of(values: Mapping[str, Any]) -> int:
+    """Devices over which a design splits its tensors: its own number, else all that the question has."""
+    n_stages = values.get(WORK["pp"].key) or 1
+    return values.get(OWN_TP.key) or max(values.get(DEVICES.key, DEVICES.default) // n_stages, 1)
 
 
 def _quantizers() -> list[str]:
@@ -53,7 +67,6 @@ DEVICE = Field(
     default="h200",
     listed=lambda: [*catalog.device_files(), *uploads.names("device")],
     meant=lambda name: device_names.meant(name[:MAX_LINE], catalog.device_aliases()),
-    clears="edits",
     help="A shipped device, typed as people write it (8x RTX 5090), or a file of your own, loaded below.",
 )
 EDITS = Field(
@@ -73,6 +86,23 @@ MODEL = Field(
     meant=lambda name: model_names.meant(name[:MAX_LINE], catalog.model_aliases()),
     help="A shipped model, typed as people write it (Gemma 4 31B), or a config.json or model file of your own, loaded "
     "below.",
+)
+OWN_DEVICE = replace(
+    DEVICE,
+    name="own_device",
+    label="Device of its own",
+    default=None,
+    clears="edits",
+    open_means="as the question",
+    help="In place of the question's device.",
+)
+OWN_MODEL = replace(
+    MODEL,
+    name="own_model",
+    label="Model of its own",
+    default=None,
+    open_means="as the question",
+    help="In place of the question's language model.",
 )
 QUANTIZER = Field(
     name="quantizer",
@@ -110,9 +140,9 @@ VALUE_PARAMETERS = Field(
 )
 #: what a page asks otherwise than a workload says: where sliders stop, lists that are long
 _HERE: dict[str, dict[str, Any]] = {
-    "batch": {"slides": _DOUBLED},
-    "input_tokens": {"slides": _LENGTHS},
-    "output_tokens": {"slides": _LENGTHS},
+    "batch": {"label": "Requests at once", "open_means": "most within limits"},
+    "input_tokens": {"label": "Tokens in"},
+    "output_tokens": {"label": "Tokens out"},
     "stack": {"listed": _stacks},
     "tokens": {"listed": lambda: list(tokens.FAMILIES), "clears": "token_parameters"},
     "speculative_config": {"accepts": _drafts},
@@ -139,8 +169,82 @@ TOKEN_PARAMETERS = Field(
     accepts=_parameters_of("tokens", tokens.parse),
     help="Only what differs from the defaults: share=0.16.",
 )
-#: of the workload: what is asked of all designs alike, and how it is counted. All else is a design's own
-_FIRST = ("batch", "input_tokens", "output_tokens")
+DEVICES = replace(
+    WORK["tp"],
+    name="devices",
+    label="Number",
+    help="How many devices serve the model together: split by tensors, unless a design says its own layout.",
+)
+OWN_TP = replace(WORK["tp"], default=None, open_means="all devices")
+OWN_BATCH = replace(
+    WORK["batch"],
+    name="own_batch",
+    label="Requests at once of its own",
+    default=None,
+    open_means="as the question",
+    help="In place of the question's load. Figures then say that the loads differ.",
+)
+TTFT_LIMIT = Field(
+    name="ttft_limit",
+    label="TTFT ≤ (s)",
+    kind=NUMBER,
+    default=None,
+    low=0.001,
+    high=100_000,
+    step=0.5,
+    open_means="no limit",
+    help="Time to first token: from a request's arrival at a server that is as full as its load says.",
+)
+TPOT_LIMIT = Field(
+    name="tpot_limit",
+    label="TPOT ≤ (ms)",
+    kind=NUMBER,
+    default=None,
+    low=0.001,
+    high=1_000_000,
+    step=10,
+    open_means="no limit",
+    help="Time per output token: mean milliseconds between two tokens of a request, prefills of others in between.",
+)
+
+
+def _asked(name: str, **here: Any) -> Field:
+    """An option of `dse recommend` as a page asks for it."""
+    return replace(declarations(Recommend)[name], **here)
+
+
+LOAD = Field(
+    name="load",
+    label="Load",
+    default="batch",
+    choices={"batch": "requests at once", "rate": "requests a second", "sessions": "sessions of agents"},
+    help="How requests come: so many at all times, at random at a rate, or turns of agents, whose prompts are found "
+    "in the prefix cache.",
+)
+RATE = _asked("rate", label="Requests a second", default=10.0, high=1_000_000.0)
+SESSIONS = _asked("sessions", label="Sessions", default=100)
+#: of a load of sessions
+OF_SESSIONS = (
+    _asked("turns", label="Turns of a session"),
+    _asked("growth", label="Tokens a turn adds", kind=WHOLE),
+    _asked("think", label="Time between turns", accepts=lambda text, _: named_quantity("think", text, "s", 0, 1e6)),
+    _asked("shared", label="Tokens all share", kind=WHOLE),
+)
+#: the number of a load, by the load
+AMOUNTS = {"batch": WORK["batch"], "rate": RATE, "sessions": SESSIONS}
+#: what the line on top of each page asks
+QUESTION = (
+    MODEL,
+    DEVICES,
+    DEVICE,
+    WORK["input_tokens"],
+    WORK["output_tokens"],
+    TPOT_LIMIT,
+    TTFT_LIMIT,
+    LOAD,
+    *AMOUNTS.values(),
+)
+#: of the workload: what else is alike for all designs, how it is counted. All else is a design's own
 _COUNTED = (
     "prefix_tokens",
     "samples",
@@ -152,48 +256,18 @@ _COUNTED = (
     "memory",
     "gpu_memory_utilization",
 )
-OWN_BATCH = replace(
-    WORK["batch"],
-    name="own_batch",
-    label="Batch of its own",
-    default=None,
-    slides=(),
-    open_means="as the workload",
-    help="In place of the workload's. Figures then say that the batches differ.",
-)
-TTFT_LIMIT = Field(
-    name="ttft_limit",
-    label="TTFT, at most (s)",
-    kind=NUMBER,
-    default=None,
-    low=0.001,
-    high=100_000,
-    step=0.5,
-    open_means="no limit",
-    help="Time to first token: seconds from a request's arrival at a saturated server to its first token.",
-)
-TPOT_LIMIT = Field(
-    name="tpot_limit",
-    label="TPOT, at most (ms)",
-    kind=NUMBER,
-    default=None,
-    low=0.001,
-    high=1_000_000,
-    step=10,
-    open_means="no limit",
-    help="Time per output token: mean milliseconds between two tokens of a request, prefills of others in between.",
-)
-#: one workload for all designs: what is shown first, and what is not
-SCENARIO_FIRST = (*(WORK[name] for name in _FIRST), TTFT_LIMIT, TPOT_LIMIT)
-SCENARIO_MORE = tuple(WORK[name] for name in _COUNTED)
-SCENARIO = (*SCENARIO_FIRST, *SCENARIO_MORE)
+SCENARIO_MORE = (*OF_SESSIONS, *(WORK[name] for name in _COUNTED))
+#: one question for all designs
+SCENARIO = (*QUESTION, *SCENARIO_MORE)
 #: how a design lies on devices, and the rest that a workload says of a design
-LAYOUT = tuple(WORK[name] for name in ("tp", "pp", "ep"))
+LAYOUT = (OWN_TP, *(WORK[name] for name in ("pp", "ep")))
 DESIGN_WORK = tuple(
     field
     for name, work_field in WORK.items()
-    if name not in (*_FIRST, *_COUNTED)
-    for field in ((work_field, TOKEN_PARAMETERS) if work_field.key == "tokens" else (work_field,))
+    if name not in ("batch", "input_tokens", "output_tokens", *_COUNTED)
+    for field in (
+        (OWN_TP,) if name == "tp" else (work_field, TOKEN_PARAMETERS) if work_field.key == "tokens" else (work_field,)
+    )
 )
 
 
@@ -203,10 +277,16 @@ def work_of(values: Mapping[str, Any]) -> workload.Workload:
     for name, field in WORK.items():
         fields[name] = values.get(field.key, field.default)
     _drafts(fields["speculative_config"] or "", values)
-    fields["batch"] = values.get(OWN_BATCH.key) or fields["batch"]
+    fields["batch"] = values.get(OWN_BATCH.key) or (fields["batch"] if is_at_once(values) else None)
+    fields["tp"] = tp_of(values)
     if parameters := (values.get(TOKEN_PARAMETERS.key) or "").strip():
         fields["tokens"] = f"{fields['tokens']}:{parameters}"
     return workload.Workload(**fields)
+
+
+def is_at_once(values: Mapping[str, Any]) -> bool:
+    """Whether the load of a design is requests at all times: of the question, or as it has a number of its own."""
+    return values.get(LOAD.key, LOAD.default) == "batch" or bool(values.get(OWN_BATCH.key))
 
 
 def work_values(work: workload.Workload) -> dict[str, Any]:
@@ -229,9 +309,9 @@ MEASUREMENTS = Field(
 
 #: one design of the tray; with the workload of all, what `dse.explorer.request.PointRequest` asks for
 DESIGN = (
-    DEVICE,
+    OWN_MODEL,
+    OWN_DEVICE,
     EDITS,
-    MODEL,
     QUANTIZER,
     PARAMETERS,
     VALUE_QUANTIZER,

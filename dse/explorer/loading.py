@@ -27,22 +27,21 @@ def draw(chosen: Callable[[Upload, str], Mapping[str, Any]]) -> None:
         state.put(chosen(upload, uploads.keep(upload)))
         st.session_state[_CHECKED] = summary
 
-    with st.expander("Load a device, model, plan or measurement"):
-        wrong = uploads.take(
-            "load",
-            "Device .toml, model .toml or config.json, plan .toml, measurement.json",
-            ["toml", "json"],
-            "Checked as the commands do. A plan has a quantizer for each layer: `dse mix` writes one. "
-            "Measured bits and errors of your own data: `dse measure` writes them. It stays in the memory of this "
-            "machine, for at most eight hours after it was last used.",
-            keep,
-        )
-        st.caption("The address names a loaded file, which opens again on this machine while `dse app` runs.")
-        widgets.lines(wrong)
-        if checked := st.session_state.get(_CHECKED):
-            st.text("\n".join([checked.head, *checked.notes]))
-            if checked.rows and st.button("All of it", help="Every number of the file, with its source."):
-                _show(checked)
+    wrong = uploads.take(
+        "load",
+        "Device .toml, model .toml or config.json, plan .toml, measurement.json",
+        ["toml", "json"],
+        "Checked as the commands do. A plan has a quantizer for each layer: `dse mix` writes one. "
+        "Measured bits and errors of your own data: `dse measure` writes them. It stays in the memory of this "
+        "machine, for at most eight hours after it was last used.",
+        keep,
+    )
+    st.caption("The address names a loaded file, which opens again on this machine while `dse app` runs.")
+    widgets.lines(wrong)
+    if checked := st.session_state.get(_CHECKED):
+        st.text("\n".join([checked.head, *checked.notes]))
+        if checked.rows and st.button("All of it", help="Every number of the file, with its source."):
+            _show(checked)
 
 
 @st.dialog("As it was read", width="large")

@@ -1,7 +1,7 @@
 """One design from the fields of a page: its command line, its Python, and its answer."""
 
 import shlex
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -14,8 +14,15 @@ from dse.model.point import Point
 from dse.operations.declare import Operation, words_of
 from dse.operations.face import SAID
 from dse.operations.point import EvaluatePoint
+from dse.operations.recommend import Recommend
+from dse.operations.shared import layout
 from dse.quantizers import QuantizerSpec, layered
+from dse.questions import common
+from dse.questions.prompt_loads import Sessions
+from dse.questions.search import Fleet
+from dse.questions.server_design import Demand, RequestsAtOnce, RequestsAtRate, ServedLoad, ServerDesign
 from dse.report import listing, present
+from dse.serving.agents import Agents, check_agents
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.measurements import Bits
 from dse.specs.workload import Workload
@@ -89,6 +96,10 @@ class PointRequest:
         """Bits by closed forms, errors and measured bits as shipped or as loaded."""
         return Bits(file=self.measurements_file.measured if self.measurements_file else None)
 
+    def point(self) -> Point:
+        """The design with its workload. Raises InputError or SpecError."""
+        return Point(self.device_spec(), self.plan(), self.work)
+
     def quantizer_specs(self) -> tuple[QuantizerSpec, QuantizerSpec]:
         """The quantizers of keys and values. Raises InputError."""
         key = uploads.quantizer(self.key_quantizer_text, self.quantizer_file)
@@ -104,6 +115,7 @@ def point_request(values: Mapping[str, Any]) -> PointRequest:
     """The design of a page's values; what the page does not ask for is at its default. Raises InputError."""
     known = {field.name for field in fields(PointRequest)}
     chosen = {key: value for key, value in values.items() if key in known}
+    chosen |= {"device": common_fields.device_of(values), "model": common_fields.model_of(values)}
     point = PointRequest(**chosen, work=common_fields.work_of(values))
     return replace(
         point,
@@ -160,6 +172,25 @@ def operation(request: PointRequest, cls: type[Operation] = EvaluatePoint, **mor
     return cls(**{name: value for name, value in values.items() if name in known}, **more)
 
 
+#: the limit on a time, and how many of the field's units a second is
+LIMITS = {"ttft_s": (common_fields.TTFT_LIMIT, 1.0), "tpot_s": (common_fields.TPOT_LIMIT, 1e3)}
+
+
+def is_untimed(name: str, values: Mapping[str, Any]) -> bool:
+    """True of the time per output token of an answer of one token, which has none: no limit counts against it."""
+    return name == "tpot_s" and values.get("output") == 1
+
+
+def limits_s(values: Mapping[str, Any]) -> dict[str, float]:
+    """The reader's limits on times, in seconds by result."""
+    limits = {name: (values.get(field.key), per_second) for name, (field, per_second) in LIMITS.items()}
+    return {
+        name: limit / per_second
+        for name, (limit, per_second) in limits.items()
+        if limit is not None and not is_untimed(name, values)
+    }
+
+
 def limit_fields(limits: Mapping[str, float]) -> dict[str, str]:
     """Limits in seconds, by result, as questions take them."""
     return {f"max_{name.removesuffix('_s')}": f"{most:g} s" for name, most in limits.items()}
@@ -171,20 +202,96 @@ def command_of(asked: Operation, without: Collection[str] = ()) -> str:
 
 
 @dataclass(frozen=True)
+class LoadRequest:
+    """The load and the limits of the question, as a design of it meets them: what `dse recommend` takes."""
+
+    kind: str = common_fields.LOAD.default
+    #: None: as many requests at once as the limits allow
+    amount: float | None = None
+    #: of sessions
+    agents: Agents | None = None
+    #: most seconds by column
+    limits: tuple[tuple[str, float], ...] = ()
+
+    def demand(self, model: ModelSpec) -> Demand:
+        """The load of servers of a model, and the limits."""
+        loads: dict[str, Callable[[], ServedLoad]] = {
+            "batch": lambda: RequestsAtOnce(self.amount),
+            "rate": lambda: RequestsAtRate(self.amount),
+            "sessions": lambda: Sessions(
+                amount=self.amount, agents=_given(self.agents), plain=layout(model, "fp16", "fp16")
+            ),
+        }
+        return Demand(loads[self.kind](), dict(self.limits))
+
+
+def _given(agents: Agents | None) -> Agents:
+    assert agents is not None  # with every load of sessions
+    return agents
+
+
+def load_request(values: Mapping[str, Any]) -> LoadRequest:
+    """The load of a design's values, and the limits. Raises InputError."""
+    limits = tuple(limits_s(values).items())
+    if common_fields.is_at_once(values):
+        return LoadRequest(amount=common_fields.work_of(values).batch, limits=limits)
+    kind = values[common_fields.LOAD.key]
+    amount = values[common_fields.AMOUNTS[kind].key]
+    if kind != "sessions":
+        return LoadRequest(kind, amount, limits=limits)
+    named = {field.key: values[field.key] for field in common_fields.OF_SESSIONS}
+    work = common_fields.work_of(values)
+    agents = Recommend(sessions=amount, **named).agents(work.output_tokens)
+    check_agents(agents, work.max_model_len)
+    return LoadRequest(kind, amount, agents, limits)
+
+
+@dataclass(frozen=True)
 class PointAnswer:
-    """Results of one request by name, and what `dse point` prints."""
+    """A design under the question's load: with so many requests at once, which is `request`.
 
+    `result` has its numbers by name, `holds` the load that a server keeps the limits at, 0 where it keeps them at none,
+    `n_servers` how many servers hold what is asked for.
+    """
+
+    request: PointRequest
     result: dict[str, Any]
-    text: str
+    holds: float
+    n_servers: int = 1
+
+    @property
+    def text(self) -> str:
+        """What `dse point` prints. Raises DseError."""
+        return present.point_text(self.request.point())
 
 
-def answer(request: PointRequest) -> PointAnswer:
-    """Evaluate one request. Raises InputError."""
-    device, kv = request.device_spec(), request.plan()
-    work = request.work
-    work.refuse_idle()
-    point = Point(device, kv, work)
-    return PointAnswer(engine.evaluate(point), present.point_text(point))
+def answer(asked: PointRequest, load: LoadRequest) -> PointAnswer:
+    """Evaluate one design: at the load that is asked for, else at the most that keeps the limits, or at the least.
+
+    Raises InputError.
+    """
+    asked.work.refuse_idle()
+    server = server_of(asked, load)
+    if load.kind == "batch" and load.amount is not None:
+        return PointAnswer(asked, server.results(load.amount), server.holds)
+    if not server.has_room:
+        return PointAnswer(any_load(asked), server.design.evaluate(any_load(asked).work), 0.0)
+    each, n_servers = server.holds, 1
+    if not each:
+        each = server.demand.load.least(server)
+    elif load.amount:
+        n_servers = server.count(load.amount)
+        each = Fleet(server, n_servers, 0.0, load.amount).each
+    result = server.results(each)
+    shown = replace(asked, work=replace(asked.work, batch=int(result["batch"])))
+    return PointAnswer(shown, result, server.holds, n_servers)
+
+
+def server_of(asked: PointRequest, load: LoadRequest, name: str = "") -> ServerDesign:
+    """The design as a server of the search, asked for by a name. Raises InputError."""
+    demand = load.demand(asked.model_spec())
+    work = demand.load.served(any_load(asked).work)
+    return ServerDesign(name or asked.device, common.Candidate(asked.device_spec(), asked.plan()), work, demand)
 
 
 def curve(request: PointRequest) -> pd.DataFrame:
@@ -195,8 +302,7 @@ def curve(request: PointRequest) -> pd.DataFrame:
 
 def explanation(request: PointRequest, name: str) -> str:
     """Formula, values, units and sources behind one result, as `dse point --explain` prints them. Raises InputError."""
-    device, kv = request.device_spec(), request.plan()
-    return present.explanation_text(present.explain(name, Point(device, kv, request.work)))
+    return present.explanation_text(present.explain(name, request.point()))
 
 
 def unquantized(request: PointRequest) -> PointRequest:
@@ -204,6 +310,6 @@ def unquantized(request: PointRequest) -> PointRequest:
     return with_quantizer(request, "fp16")
 
 
-def any_batch(request: PointRequest) -> PointRequest:
-    """The request under a batch of one: what it is cached by where its batch does not matter."""
-    return replace(request, work=replace(request.work, batch=1))
+def any_load(asked: PointRequest) -> PointRequest:
+    """The request whatever its load: what it is cached by where its batch does not matter."""
+    return replace(asked, work=replace(asked.work, batch=None))

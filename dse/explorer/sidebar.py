@@ -1,7 +1,6 @@
-"""The sidebar of every page: the designs of the tray, the one that is being changed, and the workload of all."""
+"""The sidebar of every page: the designs, and what the one that is being changed has of its own."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import streamlit as st
@@ -10,22 +9,19 @@ from dse import quantizers
 from dse.core.errors import DseError, InputError, clean
 from dse.core.field import Field
 from dse.core.units import BETWEEN, number_and_unit
-from dse.explorer import common_fields, find, loading, presets, request, state, tray, uploads, widgets
+from dse.explorer import common_fields, question, request, state, tray, uploads, widgets
 from dse.explorer.bench import Bench, BenchRow, badge
 from dse.explorer.fields import problem_of, sort_of
 from dse.explorer.tray import Tray
-from dse.explorer.uploads import Upload
 from dse.explorer.widgets import escaped
 from dse.quantizers import layered
-from dse.specs import server_flags, tokens
+from dse.specs import tokens
 from dse.specs.workload import HEADINGS, heading_of
 
-#: session keys: the widget that chooses a design, that of its name, of a preset; what undo and redo go through
-_AT, _NAME, _PRESET, _HISTORY = "tray at", "tray name", "tray preset", "explorer history"
-#: the search box, and what it found last
-_FIND, _SAID = "find", "find said"
+#: session keys: the widget that chooses a design, that of its name; what undo and redo go through; whether it is open
+_AT, _NAME, _HISTORY, OPEN = "tray at", "tray name", "explorer history", "explorer sidebar"
 #: of a design, in this order; the rest under "More"
-_NAMED = (common_fields.DEVICE, common_fields.EDITS, common_fields.MODEL)
+_NAMED = (common_fields.OWN_DEVICE, common_fields.EDITS, common_fields.OWN_MODEL)
 _FIRST = (common_fields.QUANTIZER, common_fields.PARAMETERS, *common_fields.LAYOUT)
 _HEADINGS = {
     field.key: heading_of(name)
@@ -55,10 +51,7 @@ def draw(bench: Bench) -> None:
     history = _history(bench)
     with st.sidebar:
         _designs(bench, history)
-        wrong = _wrong(bench)
-        _current(bench, wrong)
-        _workload(wrong)
-        loading.draw(partial(_chosen))
+        _current(bench, wrong_of(bench))
 
 
 def act(change: Callable[[Tray], Tray]) -> None:
@@ -69,12 +62,17 @@ def act(change: Callable[[Tray], Tray]) -> None:
         st.toast(escaped(error.lines()[0]))
 
 
-def add(design: tray.TrayDesign, workload: Mapping[str, Any] | None = None) -> None:
-    """Add a design, and say so; `workload` changes that of all, which is said too."""
+def open_it() -> None:
+    """Open the sidebar in the next run."""
+    st.session_state[OPEN] = True
+
+
+def add(design: tray.TrayDesign, question: Mapping[str, Any] | None = None) -> None:
+    """Add a design, and say so; `question` changes that of all, which is said too."""
     add_all([design])
-    if workload:
-        state.put(workload)
-        st.toast("The workload of all designs has changed with it: Undo takes both back.")
+    if question:
+        state.put(question)
+        st.toast("The question of all designs has changed with it: Undo takes both back.")
 
 
 def add_all(designs: Sequence[tray.TrayDesign]) -> None:
@@ -86,7 +84,7 @@ def add_all(designs: Sequence[tray.TrayDesign]) -> None:
         return now
 
     act(added)
-    st.toast(f"In the tray: {len(designs)} more.")
+    st.toast(f"{len(designs)} more in the designs.")
 
 
 def _history(bench: Bench) -> tray.History:
@@ -108,7 +106,7 @@ def _reset() -> None:
 
 
 def opening() -> Tray:
-    """The tray of a first visit."""
+    """The designs of a first visit."""
     return Tray(tuple(tray.TrayDesign(values=values) for values in common_fields.OPENING))
 
 
@@ -146,14 +144,14 @@ def _designs(bench: Bench, history: tray.History) -> None:
     with st.container(horizontal=True, gap="xsmall"):
         _button("Undo", "Take back the last change.", lambda: _step(history, -1), disabled=not history.can(-1))
         _button("Redo", "Change it again.", lambda: _step(history, 1), disabled=not history.can(1))
-        _button("Reset", "Back to the designs and the workload of a first visit.", _reset)
+        _button("Reset", "Back to the designs and the question of a first visit.", _reset)
 
 
 def _button(label: str, tip: str, act: Callable[[], None], disabled: bool = False) -> None:
     st.button(label, help=tip, on_click=act, key=f"tray {label.lower()}", disabled=disabled, type="tertiary")
 
 
-def _wrong(bench: Bench) -> dict[str, list[str]]:
+def wrong_of(bench: Bench) -> dict[str, list[str]]:
     """Problems of the current design by field; "" for those of no field."""
     error = bench.current.wrong
     if error is None:
@@ -163,6 +161,7 @@ def _wrong(bench: Bench) -> dict[str, list[str]]:
         return {}  # the field says it
     lines = error.lines()
     about = lines[0].partition(" ")[0].partition(":")[0].replace("-", "_")
+    about = about if about not in ("device", "model") or not bench.values[f"own_{about}"] else f"own_{about}"
     return {about if about in {field.key for field in drawn} else "": lines}
 
 
@@ -178,7 +177,6 @@ def _current(bench: Bench, wrong: Mapping[str, list[str]]) -> None:
                 help="What you change below changes in every design: another device for all of them, say.",
             )
         widgets.lines(wrong.get("", []))
-        _search()
         st.session_state[_NAME] = state.tray().current.name
 
         def rename() -> None:
@@ -196,15 +194,15 @@ def _current(bench: Bench, wrong: Mapping[str, list[str]]) -> None:
             placeholder=bench.current.name,
             help="Left open, a design is called for what tells it from the others.",
         )
-        _draw_named(common_fields.DEVICE, values, wrong.get("device", ()))
-        _device_numbers(values)
-        _draw_named(common_fields.MODEL, values, wrong.get("model", ()))
         for field in _FIRST:
             widgets.draw(field, wrong.get(field.key, ()))
             if field is common_fields.PARAMETERS:
                 stored_by = quantizers.FAMILIES.get(values["quantizer"], layered.FAMILY)
                 defaults = request.family_defaults(values["quantizer"])
                 st.caption(escaped(f"{stored_by.title}. Defaults: {defaults}"))
+        question.named(common_fields.OWN_DEVICE, values, wrong.get("own_device", ()))
+        _device_numbers(values)
+        question.named(common_fields.OWN_MODEL, values, wrong.get("own_model", ()))
         box = _box("More of this design", "design more", any(field.key in wrong for field in _MORE))
         if box.open:
             with box:
@@ -229,92 +227,11 @@ def _has(row: BenchRow, field: Field, values: Mapping[str, Any]) -> bool:
     return has_states and stack in _OF_STACKS.get(field.key, (stack,))
 
 
-def _search() -> None:
-    """A box that takes a model, a device, an address or a server's command, and sets the fields that it names."""
-
-    def take() -> None:
-        text = st.session_state[_FIND].strip()
-        st.session_state[_FIND] = ""
-        if text:
-            _take(text)
-
-    st.text_input(
-        "Find",
-        key=_FIND,
-        on_change=take,
-        max_chars=server_flags.MAX_LETTERS,
-        placeholder="Llama 3.1 70B, 8x H200, vllm serve ...",
-        help="A model or a device as people write it, both (Llama 3.1 70B on 8x H200), an address at Hugging Face, or "
-        "the command of a server: what it names is set below.",
-    )
-    if said := st.session_state.pop(_SAID, None):
-        text, is_wrong = said
-        widgets.lines([text]) if is_wrong else st.caption(escaped(text))
-
-
-def _take(text: str) -> None:
-    """Set the fields that a text names, and say which; or say that it names none."""
-    try:
-        typed = find.find(text)
-        fields = {field.key: field for field in (*common_fields.DESIGN, *common_fields.SCENARIO)}
-        for key, value in list(typed.values.items()):
-            if problem := problem_of(fields[key], value, typed.values):
-                del typed.values[key]
-                typed.left_out.append(problem)
-        state.put(typed.values)
-        st.session_state[_SAID] = typed.said(), False
-    except DseError as error:
-        st.session_state[_SAID] = error.lines()[0], True
-
-
-def _draw_named(field: Field, values: Mapping[str, Any], wrong: Sequence[str]) -> None:
-    """A list of names, of which a name that it has not is taken as in the box above: Gemma 4 31B, RTX 5090."""
-
-    def choose() -> None:
-        text = st.session_state[field.key]
-        if text in field.options():
-            state.put({field.clears: ""} if field.clears else {})
-            return
-        st.session_state[field.key] = values[field.key]
-        _take(str(text))
-
-    widgets.draw(field, wrong, accept_new_options=True, on_change=choose)
-
-
 def _box(label: str, key: str, is_wrong: bool = False) -> Any:
     """A box whose content is drawn only while it is open, since widgets cost time; it opens where it holds an error."""
     if is_wrong:
         st.session_state[key] = True
     return st.expander(label, key=key, on_change="rerun")
-
-
-def _workload(wrong: Mapping[str, list[str]]) -> None:
-    """The workload of all designs."""
-    st.markdown("**Workload of all designs**")
-
-    def preset() -> None:
-        if name := st.session_state[_PRESET]:
-            state.put(presets.PRESETS[name].values)
-
-    st.session_state[_PRESET] = None
-    st.selectbox(
-        "Preset",
-        list(presets.PRESETS),
-        key=_PRESET,
-        on_change=preset,
-        placeholder="choose a kind of use",
-        help="Sets lengths, batch and limits to those of a kind of use: assumed, but for the mean lengths of traces.",
-        format_func=lambda name: f"{name}: {presets.PRESETS[name].text}",
-    )
-    for field in common_fields.SCENARIO_FIRST:
-        widgets.draw(field, wrong.get(field.key, ()))
-    box = _box(
-        "More of the workload", "workload more", any(field.key in wrong for field in common_fields.SCENARIO_MORE)
-    )
-    if box.open:
-        with box:
-            for field in common_fields.SCENARIO_MORE:
-                widgets.draw(field, wrong.get(field.key, ()))
 
 
 def _device_numbers(values: Mapping[str, Any]) -> None:
@@ -326,7 +243,7 @@ def _device_numbers(values: Mapping[str, Any]) -> None:
         st.caption("With its unit, in the form shown. Empty takes a change back.")
         widgets.draw(common_fields.EDITS)
         try:
-            shipped = editable(values["device"], "")
+            shipped = editable(common_fields.device_of(values), "")
         except DseError as error:
             widgets.problem(error)
             return
@@ -340,7 +257,7 @@ def _device_numbers(values: Mapping[str, Any]) -> None:
 
             st.text_input(escaped(name.replace("_", " ")), key=key, on_change=keep, max_chars=40)
             if name in changed:
-                _say_wrong(values["device"], name, changed[name])
+                _say_wrong(common_fields.device_of(values), name, changed[name])
             st.text(f"{'changed; was ' + text + ': ' if name in changed else ''}{source} ({kind})")
 
 
@@ -389,12 +306,3 @@ def with_edit(edits: str, name: str, text: str, shipped: str) -> str:
     if text.strip() and text.strip() != shipped:
         by_field[name] = _without_commas(text)
     return ",".join(f"{field}={value}" for field, value in by_field.items())
-
-
-def _chosen(upload: Upload, label: str) -> dict[str, Any]:
-    """The fields of the current design that a loaded file sets."""
-    if upload.kind == "measurement":
-        return {"measurements": label}
-    if upload.kind != "plan":
-        return {upload.kind: label}
-    return {"quantizer": label, "parameters": "", "value_quantizer": None, "value_parameters": ""}

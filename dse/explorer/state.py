@@ -68,8 +68,11 @@ def open_page(page: str, fields: Sequence[Field], design: Sequence[Field], openi
         query, lost = _files_of(every, query)
         tray, unread = _tray_of(query, design, opening)
         queried, problems = check_query(every, {key: texts for key, texts in query.items() if key not in (DESIGNS, AT)})
-        if not any(key in query for key in (field.key for field in design)):
-            queried.update(values_of(tray.current, design))
+        if any(field.key in query for field in design):
+            tray = tray.put(tray.at, design_of(queried, design))
+        shared, tray = tray.hoisted()
+        queried.update({key: value for key, value in shared.items() if key not in query})
+        queried.update(values_of(tray.current, design))
         store.clear()
         store.update({**carried, **queried, _TRAY: tray})
         _seed(every, store)

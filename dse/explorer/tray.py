@@ -22,6 +22,10 @@ MAX_DESIGNS, MANY = 40, 7
 MAX_TEXT = 16_000
 MAX_NAME = 40
 _FIELDS, _DESIGNS, _NAME = "~", "~~", "name"
+#: keys of designs in addresses of before the question had device and model
+_FORMER = {"device": "own_device", "model": "own_model"}
+#: key of a design's own -> that of the question, in whose place it stands
+_SHARED = {"own_device": "device", "own_model": "model", "tp": "devices"}
 #: a design that differs in nothing from the defaults
 _PLAIN = "-"
 
@@ -45,6 +49,22 @@ class Tray:
     def current(self) -> TrayDesign:
         """The design that is being changed."""
         return self.designs[self.at]
+
+    def hoisted(self) -> "tuple[dict[str, Any], Tray]":
+        """What all designs have of their own alike, as values of the question by key, and the designs without it."""
+        question: dict[str, Any] = {}
+        for own, shared in _SHARED.items():
+            first = self.designs[0].values.get(own)
+            if first is not None and all(design.values.get(own) == first for design in self.designs):
+                question[shared] = first
+        if "devices" in question:
+            question["devices"] *= max(design.values.get("pp", 1) for design in self.designs)
+        own_keys = {own for own, shared in _SHARED.items() if shared in question}
+        left = (
+            replace(design, values={key: value for key, value in design.values.items() if key not in own_keys})
+            for design in self.designs
+        )
+        return question, replace(self, designs=tuple(left))
 
     def chosen(self, at: int) -> "Tray":
         """The tray with another design to change."""
@@ -139,8 +159,8 @@ def read(text: str, at: str, fields: Sequence[Field], labels: Mapping[str, str])
     for place, part in enumerate(parts[:MAX_DESIGNS]):
         pairs = [pair.partition(".") for pair in part.split(_FIELDS) if pair and part != _PLAIN]
         query: dict[str, list[str]] = {}
-        for key, _, value in pairs:
-            address = unquote(value)
+        for former, _, value in pairs:
+            key, address = _FORMER.get(former, former), unquote(value)
             if kept.name_in(address) and address not in labels:
                 lost = clean(kept.name_in(address), 80)
                 problems.append(f"design {place + 1}: {key}: {lost} was loaded in another session: load it again")

@@ -10,7 +10,7 @@ from dse import quantizers
 from dse.core import toml
 from dse.core.errors import InputError, did_you_mean
 from dse.core.field import Field
-from dse.explorer import cards, names, request, sidebar, uploads
+from dse.explorer import names, request, sidebar, uploads
 from dse.explorer.front.limits import NamedLimit, as_options, limits_in, objective_names
 from dse.explorer.front.text import axis_problem, more_axes, values_of
 from dse.explorer.uploads import FileText
@@ -295,7 +295,7 @@ def front_request(values: Mapping[str, Any]) -> FrontRequest:
         for name in ASKED
         if name not in taken and (value := getattr(point.work, name)) != ASKED[name].default
     ]
-    of_workload = cards.limits_s(values)
+    of_workload = request.limits_s(values)
     at_most = [limit for limit in limits_in(values[AT_MOST.key], "at most") if limit.column not in of_workload]
     at_most += [NamedLimit(*limit) for limit in of_workload.items()]
     return FrontRequest(

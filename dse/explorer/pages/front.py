@@ -7,12 +7,13 @@ import pandas as pd
 import streamlit as st
 
 from dse.core.errors import DseError
-from dse.explorer import cards, downloads, figure, sidebar, state, uploads, widgets
+from dse.explorer import downloads, figure, sidebar, state, uploads, widgets
 from dse.explorer.bench import Bench
 from dse.explorer.downloads import MadeBy
 from dse.explorer.fragments import part
 from dse.explorer.front import found, limits, request
 from dse.explorer.front.job import AUTO_POINTS, FrontJob
+from dse.explorer.request import limits_s
 from dse.figures.charts import design_front
 from dse.figures.plot.answer import source_of
 from dse.model.engine import COMPILED_POINTS
@@ -52,7 +53,7 @@ def render(bench: Bench) -> None:
                 else:
                     widgets.draw(field)
             if field is request.SHOWN[-1]:
-                of_workload = {request.AT_MOST: cards.limits_s(values), request.AT_LEAST: {}}
+                of_workload = {request.AT_MOST: limits_s(values), request.AT_LEAST: {}}
                 limits.draw_numbers(of_workload, st.columns(3, vertical_alignment="bottom"))
     try:
         search = request.front_request(values)

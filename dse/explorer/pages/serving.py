@@ -12,7 +12,7 @@ import streamlit as st
 
 from dse.core.errors import DseError, InputError
 from dse.core.field import NUMBER, WHOLE, Field
-from dse.explorer import cards, downloads, figure, request, state, widgets
+from dse.explorer import downloads, figure, request, state, widgets
 from dse.explorer.bench import Bench, likeness
 from dse.explorer.request import PointRequest
 from dse.figures import FIGURES
@@ -106,7 +106,7 @@ def _in_closed_form(bench: Bench, answers: Mapping[str, UnderLoad], rate: float 
     rows = [row for row in bench.answered if row.name in answers]
     same, other = likeness(rows)
     st.caption(widgets.escaped(f"Alike: {same}." + (f" Not alike: {other}." if other else "")))
-    wanted = cards.limits_s(bench.values)
+    wanted = request.limits_s(bench.values)
     questions = [operation(row.request, wanted) for row in rows]
     made = downloads.made_by(questions, state.address(PAGE, bench.values))
     table = pd.concat([answer.table for answer in answers.values()], ignore_index=True)
@@ -171,7 +171,7 @@ def _one_by_one(bench: Bench, rate: float | None) -> None:
         state.address(PAGE, bench.values),
         [unused(point, trace) for point in points],
     )
-    wanted = cards.limits_s(bench.values)
+    wanted = request.limits_s(bench.values)
     table = pd.concat([waits for _, waits in runs.values()], ignore_index=True)
     chart = FIGURES["waits"].chart(table, {"limits": wanted, "notes": []})
     for place, panel, name in zip(st.columns(len(chart.panels)), chart.panels, times_of(table), strict=True):

@@ -1,0 +1,145 @@
+"""The question on top of every page: one model, devices, lengths, limits and load for all designs."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import streamlit as st
+
+from dse.core.errors import DseError
+from dse.explorer import common_fields, find, loading, presets, state, widgets
+from dse.explorer.bench import Bench
+from dse.explorer.fields import problem_of
+from dse.explorer.uploads import Upload
+from dse.explorer.widgets import escaped
+from dse.specs import server_flags
+
+#: session keys: the box that takes a text, what it was taken for, and a kind of use
+_FIND, _SAID, _PRESET = "find", "find said", "use"
+#: pixels of the fields of the line
+_WIDTHS = {
+    "model": 190,
+    "devices": 85,
+    "device": 150,
+    "input": 105,
+    "output": 105,
+    "tpot_limit": 120,
+    "ttft_limit": 120,
+    "load": 175,
+    "batch": 155,
+    "rate": 155,
+    "sessions": 155,
+}
+_LINE = ("model", "devices", "device", "input", "output", "tpot_limit", "ttft_limit", "load")
+#: fields whose lists take a name as people write it
+_NAMED = (common_fields.MODEL, common_fields.DEVICE)
+
+
+def draw(bench: Bench, wrong: Mapping[str, Sequence[str]]) -> None:
+    """Draw the line of fields, and the box that takes all of it as one text."""
+    with st.container(key="question", gap="xsmall"):
+        with st.container(horizontal=True, gap="small", vertical_alignment="bottom"):
+            _ask()
+            files = st.popover("Files", key="question files", on_change="rerun")
+            if files.open:
+                with files:
+                    loading.draw(_chosen)
+            _more(bench, wrong)
+        if said := st.session_state.pop(_SAID, None):
+            text, is_wrong = said
+            widgets.lines([text]) if is_wrong else st.caption(escaped(text))
+        with st.container(horizontal=True, gap="small", vertical_alignment="top", key="question_line"):
+            fields = {field.key: field for field in common_fields.QUESTION}
+            amount = common_fields.AMOUNTS[bench.values["load"]].key
+            for key in (*_LINE, amount):
+                _field(fields[key], bench.values, wrong.get(key, ()))
+
+
+def _field(field: Any, values: Mapping[str, Any], wrong: Sequence[str]) -> None:
+    with st.container(width=_WIDTHS[field.key], gap=None):
+        if field in _NAMED:
+            named(field, values, wrong)
+        else:
+            widgets.draw(field, wrong)
+
+
+def named(field: Any, values: Mapping[str, Any], wrong: Sequence[str] = ()) -> None:
+    """A list of names, of which a name that it has not is taken as in the box: Gemma 4 31B, RTX 5090."""
+
+    def choose() -> None:
+        text = st.session_state[field.key]
+        if text in field.options() or text is None:
+            state.put({field.clears: ""} if field.clears else {})
+            return
+        st.session_state[field.key] = values[field.key]
+        take(str(text))
+
+    widgets.draw(field, wrong, accept_new_options=True, on_change=choose)
+
+
+def _ask() -> None:
+    def asked() -> None:
+        text = st.session_state[_FIND].strip()
+        st.session_state[_FIND] = ""
+        if text:
+            take(text)
+
+    st.text_input(
+        "Ask",
+        key=_FIND,
+        on_change=asked,
+        max_chars=server_flags.MAX_LETTERS,
+        placeholder="Llama 3.1 70B on 8x H200, 8k in, 500 out, within 50 ms; a hub's name; vllm serve ...",
+        label_visibility="collapsed",
+        width="stretch",
+    )
+
+
+def take(text: str) -> None:
+    """Set the fields that a text names, and say which; or say that it names none."""
+    try:
+        typed = find.find(text)
+        fields = {field.key: field for field in (*common_fields.DESIGN, *common_fields.SCENARIO)}
+        for key, value in list(typed.values.items()):
+            if problem := problem_of(fields[key], value, typed.values):
+                del typed.values[key]
+                typed.left_out.append(problem)
+        state.put(typed.values)
+        st.session_state[_SAID] = typed.said(), False
+    except DseError as error:
+        st.session_state[_SAID] = error.lines()[0], True
+
+
+def _chosen(upload: Upload, label: str) -> dict[str, Any]:
+    """The fields of the question or of the current design that a loaded file sets."""
+    if upload.kind == "measurement":
+        return {"measurements": label}
+    if upload.kind != "plan":
+        return {upload.kind: label}
+    return {"quantizer": label, "parameters": "", "value_quantizer": None, "value_parameters": ""}
+
+
+def _more(bench: Bench, wrong: Mapping[str, Sequence[str]]) -> None:
+    """A kind of use, and what else is alike for all designs; drawn only while it is open."""
+    box = st.popover("More", key="question more", on_change="rerun")
+    if not box.open:
+        return
+
+    def use() -> None:
+        if name := st.session_state[_PRESET]:
+            state.put(presets.PRESETS[name].values)
+
+    with box:
+        st.session_state[_PRESET] = None
+        st.selectbox(
+            "Use",
+            list(presets.PRESETS),
+            key=_PRESET,
+            on_change=use,
+            placeholder="choose a kind of use",
+            help="Sets lengths, load and limits to those of a kind of use: assumed, but for the lengths of traces.",
+            format_func=lambda name: f"{name}: {presets.PRESETS[name].text}",
+        )
+        is_of_sessions = bench.values["load"] == "sessions"
+        for field in common_fields.SCENARIO_MORE:
+            if field not in common_fields.OF_SESSIONS or is_of_sessions:
+                widgets.draw(field, wrong.get(field.key, ()))

@@ -1,0 +1,116 @@
+"""The page's one verdict: which design to take under the question's load and limits, of those that are shown."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import streamlit as st
+
+from dse.core.errors import DseError
+from dse.explorer import request
+from dse.explorer.bench import Bench, BenchRow
+from dse.explorer.request import LoadRequest, PointAnswer, PointRequest
+from dse.model import quality
+from dse.model.compare import Comparison
+from dse.questions import recommend
+from dse.questions.common import competes, limits_text, sure_text
+from dse.questions.grid import Grid
+from dse.questions.interactivity import ALIKE
+from dse.questions.server_design import Demand
+from dse.report import answers
+from dse.report.present import fits_text
+from dse.specs import prices
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A sentence, what it says in numbers, and the design that it takes, if any."""
+
+    head: str
+    said: str = ""
+    taken: BenchRow | None = None
+
+
+def is_enough(answer: PointAnswer, asked: PointRequest, limits: Mapping[str, float]) -> bool:
+    """Whether a design runs, fits and surely keeps the limits at its load."""
+    result, n_asked = answer.result, asked.work.batch
+    if not result["feasible"] or not competes(result):
+        return False
+    if n_asked is not None:
+        return bool(result["fits_whole_batch"]) and (not limits or answer.holds >= n_asked)
+    return answer.holds > 0
+
+
+def keeps(row: BenchRow, limits: Mapping[str, float]) -> bool:
+    """`is_enough` of a row; not of one without an answer."""
+    return row.answer is not None and row.asked is not None and is_enough(row.answer, row.asked, limits)
+
+
+def verdict(bench: Bench) -> Verdict:
+    """The verdict on the designs of a bench."""
+    limits = request.limits_s(bench.values)
+    within = f" {limits_text(limits)}" if limits else " what is asked"
+    kept = [row for row in bench.answered if keeps(row, limits)]
+    if not kept:
+        why = bench.current.why_not
+        if bench.current.answer is not None and bench.current.result["feasible"] and competes(bench.current.result):
+            why = f"{bench.current.name} is nearest as it stands" if len(bench.rows) == 1 else ""
+        why = f": {why}" if why else ""
+        return Verdict(f"No design keeps{within}{why}.", "Open a row: it says what would.")
+    if len({row.request.model for row in kept}) > 1:
+        return Verdict(f"{len(kept)} of {len(bench.rows)} designs keep{within}.", "Models differ: the table says how.")
+    if bench.values["load"] != "batch":
+        return _of_load(bench, kept)
+    best = {row.name: row.result for row in kept}
+    head, taken = answers.decided(best, {row.name: float(row.result["stored_bits"]) for row in kept}, limits)
+    row = next(row for row in kept if row.name == taken)
+    first = kept[0] if kept[0] is not row else None
+    ahead = f"{over}. " if first is not None and (over := lead(row, first)) else ""
+    usd = row.result["usd_per_million_tokens"]
+    said = [answers.server_text(row.result, usd)["text"], fits_text(row.result, _is_most(row)), _scores(row.result)]
+    return Verdict(f"{head}.", ahead + " ".join(filter(None, said)), row)
+
+
+def _is_most(row: BenchRow) -> bool:
+    return row.asked is not None and row.asked.work.batch is None and row.result["batch"] == row.result["max_batch"]
+
+
+def _scores(result: Mapping[str, Any]) -> str:
+    drop = quality.drop_text(result)
+    return f"Accuracy loss: {drop}." if drop != "-" else ""
+
+
+def lead(row: BenchRow, other: BenchRow) -> str:
+    """By how much a design gives more tokens a device than another, and how sure that is; "" for the same."""
+    if row is other or not all(design.result["feasible"] and competes(design.result) for design in (row, other)):
+        return ""
+    gain = Comparison().gain(row.case, other.case)
+    if not gain or gain.ratio == 1:
+        return ""
+    more = "more" if gain.ratio > 1 else "less"
+    text = answers.gain_text(answers.gain(row.result, other.result))
+    return f"Throughput a device {text} against {other.name}, {sure_text(gain.sure_of_side)} sure to be {more}"
+
+
+def _of_load(bench: Bench, kept: Sequence[BenchRow]) -> Verdict:
+    """Which design holds a rate, or sessions, for the least money: what `dse recommend` says of these servers."""
+    loads = {row.name: request.load_request(row.values) for row in kept}
+    try:
+        answer = recommended(tuple((row.name, row.asked or row.request, loads[row.name]) for row in kept))
+    except DseError as error:
+        return Verdict(error.lines()[0])
+    row = next(row for row in kept if row.name == answer.first.server.asked)
+    return Verdict(f"Take {row.name}.", f"{answer.verdict} {_scores(row.result)}", row)
+
+
+# kept as it is, not copied: its servers know what was computed of them
+@st.cache_resource(max_entries=64, ttl="1h", show_spinner=False, hash_funcs={PointRequest: repr, LoadRequest: repr})
+def recommended(asked: tuple[tuple[str, PointRequest, LoadRequest], ...]) -> recommend.Recommendation:
+    """The search's answer among named designs. Raises DseError."""
+    servers = tuple(request.server_of(point, load, name) for name, point, load in asked)
+    demand: Demand = servers[0].demand
+    devices = {name: point.device_spec() for name, point, _ in asked}
+    is_priced = all(device.usd_per_hour for device in devices.values())
+    priced = prices.prices_of(devices) if is_priced else dict.fromkeys(devices, ALIKE)
+    grid = Grid(servers, devices=tuple(devices), engines=(), formats=(), splits=())
+    return recommend.recommend(grid, demand, priced, "cost" if is_priced else "devices")
