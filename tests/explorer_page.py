@@ -23,7 +23,7 @@ BASE = {
 
 
 #: what is drawn only while it is open
-BOXES = ("design more", "workload more", "every number")
+BOXES = ("design more", "question more", "question files", "device numbers")
 
 
 def _app(path):
@@ -42,8 +42,8 @@ def opened(path, **query):
 
 
 def page(**query):
-    """Compare with one design, `BASE` changed by the query."""
-    app = _app("compare")
+    """The answer with one design, `BASE` changed by the query."""
+    app = _app("answer")
     app.session_state["memory_bars beside"] = True  # what stands beside a figure is drawn when it is open
     for key, value in {**BASE, **query}.items():
         app.query_params[key] = value
