@@ -44,7 +44,7 @@ def opened(path, **query):
 def page(**query):
     """The answer with one design, `BASE` changed by the query."""
     app = _app("answer")
-    app.session_state["memory_bars beside"] = True  # what stands beside a figure is drawn when it is open
+
     for key, value in {**BASE, **query}.items():
         app.query_params[key] = value
     return app.run()

@@ -100,6 +100,8 @@ def main(first: str = PAGES[0].path) -> None:
         for old, path in leads_to.items()
     ]
     uploads.restore()
+    if _SEEN not in st.session_state:
+        question.open_first()
     st.html(_STYLE)
     opened = st.navigation([*shown.values(), *hidden], position="top")
     if opened.url_path in leads_to:

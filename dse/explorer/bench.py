@@ -217,26 +217,20 @@ def badge(row: BenchRow) -> str:
     return f"measured, within {within:.0%}"
 
 
-#: in what designs are alike or not: what it is called, and a design's own in words
+#: in what designs may differ: what it is called, and a design's own in words
 _WAYS: dict[str, Callable[[BenchRow], str]] = {
     "devices": lambda row: f"{row.request.work.n_devices:,} x {device_text(row.request)}",
     "models": lambda row: kept.numbered(row.request.model_text, row.request.model),
     "weights": lambda row: weights_text(row.result["weights"], row.result["weights_bits"]),
-    "batches": lambda row: f"batch {row.result['batch']:,}" if row.request.work.batch else "as many requests as fit",
+    "loads": lambda row: (
+        f"{row.asked.work.batch:,} at once" if row.asked and row.asked.work.batch else "the question's"
+    ),
     "KV allocation": lambda row: f"{row.result['admission']} KV",
     "timing model": lambda row: f"{row.result['model_kind']} times",
     "memory rule": lambda row: f"memory as a {row.result['memory']} counts",
 }
 
 
-def likeness(rows: Sequence[BenchRow]) -> tuple[str, str]:
-    """Properties that the designs share, and those beside the KV format in which they differ, in words."""
-    same: list[str] = []
-    other: list[str] = []
-    for what, words in _WAYS.items():
-        texts = {words(row) for row in rows}
-        if len(texts) == 1:
-            same += texts
-        else:
-            other.append(what)
-    return ", ".join(same), ", ".join(other)
+def differences(rows: Sequence[BenchRow]) -> str:
+    """Properties beside the KV format in which the designs differ, in words."""
+    return ", ".join(what for what, words in _WAYS.items() if len({words(row) for row in rows}) > 1)

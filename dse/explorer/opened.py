@@ -41,8 +41,7 @@ def show(bench: Bench) -> None:
             st.button("Duplicate", on_click=partial(sidebar.act, tray.Tray.duplicated), key="copy", disabled=full)
             st.button("Delete", on_click=partial(sidebar.act, tray.Tray.deleted), key="delete", disabled=alone)
         if row.asked is None or row.answer is None:
-            lines(row.wrong.lines() if row.wrong else [])
-            return
+            return  # the table says why
         st.caption(escaped(line(row.request)))
         numbers, more = st.columns(2, gap="medium")
         with numbers:

@@ -9,7 +9,7 @@ import streamlit as st
 
 from dse.core.errors import DseError
 from dse.explorer import cards, common_fields, downloads, figure, find, measured, opened, request, sidebar, state, tray
-from dse.explorer.bench import Bench, BenchRow, likeness
+from dse.explorer.bench import Bench, BenchRow, differences
 from dse.explorer.downloads import MadeBy, made_by
 from dse.explorer.request import PointRequest
 from dse.explorer.verdict import Verdict, verdict
@@ -65,7 +65,7 @@ def show_speeds(bench: Bench, said: Verdict) -> None:
     chart = figure.speeds(answer, [(row.name, row.result) for row in rows])
     if chart is None:
         return
-    _, other = likeness(rows)
+    other = differences(rows)
     chart = replace(chart, title=f"{chart.title}; designs differ in {other}" if other else chart.title)
     address = state.address(PAGE, bench.values)
     made = asked_by(rows, limits, address) or made_by([request.operation(row.request) for row in rows], address)

@@ -13,7 +13,7 @@ import streamlit as st
 from dse.core.errors import DseError, InputError
 from dse.core.field import NUMBER, WHOLE, Field
 from dse.explorer import downloads, figure, request, state, widgets
-from dse.explorer.bench import Bench, likeness
+from dse.explorer.bench import Bench, differences
 from dse.explorer.request import PointRequest
 from dse.figures import FIGURES
 from dse.figures.charts.load_times import times_of
@@ -104,8 +104,8 @@ def _why_empty(answer: UnderLoad) -> str:
 def _in_closed_form(bench: Bench, answers: Mapping[str, UnderLoad], rate: float | None) -> None:
     """Means against the rate, a line a design."""
     rows = [row for row in bench.answered if row.name in answers]
-    same, other = likeness(rows)
-    st.caption(widgets.escaped(f"Alike: {same}." + (f" Not alike: {other}." if other else "")))
+    if other := differences(rows):
+        st.caption(widgets.escaped(f"The designs differ in {other}."))
     wanted = request.limits_s(bench.values)
     questions = [operation(row.request, wanted) for row in rows]
     made = downloads.made_by(questions, state.address(PAGE, bench.values))
