@@ -15,6 +15,7 @@ from dse.model import quality
 from dse.model.results import RESULT_UNITS
 from dse.questions import interactivity
 from dse.report import answers
+from dse.report.design import as_said
 from dse.report.present import number
 from dse.specs.device_and_model import ModelSpec
 from dse.specs.weights import WIDE, WIDE_BITS
@@ -157,7 +158,7 @@ def _cells(bench: Bench, row: BenchRow, first: BenchRow | None) -> dict[str, str
     cells |= {"Gain": "", "Accuracy loss": "", "Perplexity": "", "USD/M out": "", "Servers": "", "How sure": badge(row)}
     if row.answer is None:
         return cells | {"Fits": "cannot be answered"}
-    result = row.result
+    result = as_said(row.result)
     cells |= {
         "Accuracy loss": shown("score_drop_frac", result),
         "Perplexity": shown("sample_perplexity_frac", result),

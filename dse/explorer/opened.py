@@ -18,6 +18,7 @@ from dse.model import quality
 from dse.questions import room
 from dse.questions.common import competes, ends_text
 from dse.questions.serve_command import serve_command
+from dse.report.design import as_said
 from dse.report.present import design_notes, fits_text, memory_note, number, pool_ends, release_note, slower_note
 from dse.specs.workload import Workload
 
@@ -62,7 +63,7 @@ def show(bench: Bench) -> None:
 
 def _number(row: BenchRow, name: str) -> str:
     """A number with its interval and what it is, as a line of a list."""
-    text = f"**{escaped(shown(name, row.result))}**"
+    text = f"**{escaped(shown(name, as_said(row.result)))}**"
     ends = pool_ends(row.result) if name == "kv_pool_tokens" else ends_text(row.result, name)
     of = row.result["score_drop_of"] if name == "score_drop_frac" else ""
     details = ", ".join(filter(None, [ends, of, MEANINGS[name].rstrip(".")]))

@@ -6,8 +6,9 @@ import shlex
 
 import pytest
 
+from dse.core.units import plain
 from dse.explorer import bench, cards, common_fields, figure, names, request, tray
-from dse.explorer.pages import compare, serving
+from dse.explorer.pages import answer
 from dse.figures.drawing import style
 from dse.model.results import RESULTS, title
 from dse.questions import common, formats
@@ -25,14 +26,9 @@ def test_lines_of_a_point_begin_with_the_title_of_their_result():
             assert not line.words or line.words.strip().startswith(result.title), result.name
 
 
-@pytest.mark.parametrize("name", sorted({*cards.MEANINGS, *compare.HEADLINE, *set().union(*compare.GROUPS.values())}))
-def test_cards_and_tables_of_compare_say_the_title(name):
+@pytest.mark.parametrize("name", sorted(cards.MEANINGS))
+def test_rows_of_the_answer_say_the_title(name):
     assert cards.label(name) == names.words(name) == capital(title(name))
-    if name != "feasible":  # its cell says how much of the batch fits
-        assert compare.label_of(name) == capital(title(name))
-    for tips in (compare.HEADLINE, *compare.GROUPS.values()):
-        if name in tips and name in cards.MEANINGS:
-            assert tips[name] == cards.MEANINGS[name]
 
 
 def test_measures_and_columns_of_formats_say_the_title():
@@ -42,7 +38,7 @@ def test_measures_and_columns_of_formats_say_the_title():
 
 
 def test_a_number_reads_the_same_on_every_page():
-    """Throughput, TPOT and TTFT of one design: on its card, in Compare, in Formats and in `dse point`."""
+    """Throughput, TPOT and TTFT of one design: in its row, in `dse ask formats` and in `dse point`."""
     import dse
 
     found = dse.evaluate("h200", "qwen3-32b", "fp8", batch=64, input_tokens=8192)
@@ -50,12 +46,12 @@ def test_a_number_reads_the_same_on_every_page():
     cells = {column.title: column.cell(answer.formats[1]) for column in formats.SHOWN}
     for name in ("throughput_tokens_per_s", "tpot_s", "ttft_s"):
         text = present.number(found[name], RESULTS[name].unit)
-        assert cards.shown(name, found) == compare.shown_number(name, found) == text
+        assert cards.shown(name, found) == text
         assert cells[title(name)] == common.value_text(found, name)
         assert common.value_text(found, name) in found.text().splitlines()[3]
         assert cells[title(name)] == f"{text} ({common.ends_text(found, name)})"
     for name in ("score_drop_frac", "sample_perplexity_frac"):
-        assert cards.shown(name, found) == compare.shown_number(name, found) == cells[title(name)]
+        assert cards.shown(name, found) == cells[title(name)]
         assert cells[title(name)] in found.text()
 
 
@@ -90,29 +86,52 @@ SPEEDS = ("throughput_tokens_per_s", "tpot_s", "ttft_s", "requests_per_s")
 
 
 def test_speeds_of_a_design_are_equal_in_all_places(run):
-    """To the last digit: the command line, its card, Compare, both plots against it, and a full server of Serving."""
-    for here in drawn(16):
+    """To the last digit, 40 designs: the command line, the row of the table, and the figure's star."""
+    for here in drawn(40):
         row, result = here.current, here.current.result
         code, out, _ = run(*shlex.split(request.command_of(request.operation(row.request)))[1:], "--json")
         assert code == 0
         printed = json.loads(out)
         assert {name: printed[name] for name in SPEEDS} == {name: as_said(result)[name] for name in SPEEDS}
-        card = {one.name: one.value for one in cards.numbers(here, row)}
-        for name in SPEEDS[:3]:
-            assert card[name] == present.number(printed[name], RESULTS[name].unit)
-        rate = names.words(SPEEDS[0])
-        assert compare._column(row)[rate] == card[SPEEDS[0]]
-        curve = compare.cached_curve(request.any_batch(row.request))
-        for at in curve[curve["batch"] == result["batch"]].to_dict("records"):
-            assert {name: at[name] for name in SPEEDS} == {name: result[name] for name in SPEEDS}
-        found = compare.cached_speeds(((row.name, row.request),), ())
+        cells = cards.design_table(here).iloc[0]
+        for name, column in (("tpot_s", "TPOT"), ("ttft_s", "TTFT")):
+            assert cells[column].partition(" (")[0] == present.number(printed[name], RESULTS[name].unit)
+        device = printed[SPEEDS[0]] / printed["n_devices"]
+        assert cells["tok/s a device"].partition(" (")[0] == plain(device, digits=3)
+        found = answer.cached_speeds(((row.name, request.any_load(row.request)),), ())
         chart = figure.speeds(found, [(row.name, result)])
-        (star,) = [series for series in chart.panels[0].series if series.name == style.CHOSEN]
-        assert (star.x[0], star.y[0]) == (1 / result["tpot_s"], printed[SPEEDS[0]] / printed["n_devices"])
-        under = serving.cached_load(row.request, row.name)
-        assert under.full_requests_per_s == printed["requests_per_s"], request.command_of(
-            request.operation(row.request)
-        )
+        if printed["tpot_s"]:
+            (star,) = [series for series in chart.panels[0].series if series.name == style.CHOSEN]
+            assert (star.x[0], star.y[0]) == (1 / result["tpot_s"], device)
+
+
+def test_the_most_within_limits_is_that_of_the_command(run):
+    """Requests at once that keep the limits: as `dse ask interactivity` finds them, to the digit."""
+    draw = random.Random(51)
+    for _ in range(12):
+        asked = {
+            "device": draw.choice(["h200", "h100", "b200", "mi300x"]),
+            "model": draw.choice(["qwen3-32b", "llama3.1-8b", "gpt-oss-120b"]),
+            "input": draw.choice([512, 4096, 16384]),
+            "output": draw.choice([128, 1024]),
+            "tpot_limit": draw.choice([20.0, 50.0, None]),
+            "ttft_limit": draw.choice([0.5, 2.0]),
+        }
+        usual = {field.key: field.default for field in common_fields.SCENARIO}
+        names = ("fp16", "fp8")
+        here = bench.evaluate(usual | asked, tray.Tray(tuple(tray.TrayDesign(values={"quantizer": q}) for q in names)))
+        for row in here.answered:
+            words = ["--device", asked["device"], "--model", asked["model"], "--quantizers", row.name, "--splits", "1"]
+            words += ["--input", str(asked["input"]), "--output", str(asked["output"])]
+            words += ["--max-ttft", f"{asked['ttft_limit']} s"]
+            words += ["--max-tpot", f"{asked['tpot_limit']} ms"] if asked["tpot_limit"] else []
+            code, out, _ = run("ask", "interactivity", *words, "--json")
+            best = json.loads(out)["best"] if code == 0 else None
+            if best is None:
+                assert not row.answer.holds or row.refusals
+                continue
+            assert row.answer.holds == best["batch"]
+            assert {name: row.result[name] for name in SPEEDS[:3]} == {name: best[name] for name in SPEEDS[:3]}
 
 
 def test_a_point_begins_with_its_answer():
