@@ -2,6 +2,7 @@
 
 import html
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -167,11 +168,11 @@ def _cells(bench: Bench, row: BenchRow, first: BenchRow | None) -> dict[str, str
     if not result["feasible"]:
         return cells
     low, high, _ = interactivity.interval(result)
-    user, device = interactivity.speeds(result) if result["tpot_s"] else (None, result["throughput_tokens_per_s"])
-    three = lambda value: plain(value, digits=3)  # noqa: E731
+    device = result["throughput_tokens_per_s"] / result["n_devices"]
+    three = partial(plain, digits=3)
     cells |= {
         "tok/s a device": f"{three(device)} ({three(device * low)} to {three(device * high)})",
-        "tok/s a user": "-" if user is None else three(user),
+        "tok/s a user": three(1 / result["tpot_s"]) if result["tpot_s"] else "-",
         "USD/M out": shown("usd_per_million_tokens", result).partition(" ")[0],
     }
     for name in LIMITS:
