@@ -20,6 +20,7 @@ _STYLE = """<style>
 [data-testid=stMainBlockContainer] { padding: 4.2rem 2.5rem 3rem; }
 .st-key-question_line button[data-testid^=stNumberInputStep] { display: none; }
 [data-testid=stSidebarUserContent] { padding-top: 0; }
+.dse-title { position: absolute; height: 1px; width: 1px; overflow: hidden; clip-path: inset(50%); }
 [data-testid=stCaptionContainer] { color: inherit !important; opacity: 0.8 !important; }
 [data-testid=stCaptionContainer] * { color: inherit !important; opacity: 1 !important; }
 .js-plotly-plot :is(.xtick, .ytick) text, .js-plotly-plot :is(.xtitle, .ytitle, .legendtext) {
@@ -111,6 +112,7 @@ def main(first: str = PAGES[0].path) -> None:
         page.path, (*common_fields.SCENARIO, *page.loaded().FIELDS), common_fields.DESIGN, sidebar.opening()
     )
     benches.append(bench.evaluate(values, state.tray()))
+    st.html(f'<h1 class="dse-title">{page.title}</h1>')  # the menu shows it; for who hears the page
     sidebar.draw(benches[0])  # first: it stays whole where a page fails
     question.draw(benches[0], sidebar.wrong_of(benches[0]))
     opened.run()

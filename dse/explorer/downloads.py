@@ -85,7 +85,7 @@ def show(
     if chart.notes:
         st.caption(escaped(" ".join(chart.notes)))
     with st.container(horizontal=True):
-        box = st.popover("Command line, Python, downloads", key=f"{name} beside", on_change="rerun")
+        box = st.popover("Copy link, picture, command", key=f"{name} beside", on_change="rerun")
         if st.button("Export…", key=f"{name} export", help="Another size, other words, with a preview."):
             export.show(name, chart, partial(looking, table, made))
     if not box.open:

@@ -29,6 +29,8 @@ _MANY = 16
 #: the legend stands above the plot, where no axis is; taller than this it would scroll
 _LEGEND_PX = 260
 CLEAR = "rgba(0,0,0,0)"
+#: lines with bands around them
+_BANDED = 2
 #: between the legend and the frame, and between the numbers of the axis below and its title; of the axis on the left
 _GAP_PX, _LEFT_GAP_PX = 8, 16
 
@@ -55,6 +57,8 @@ def speeds(answer: Interactivity, chosen_rows: Sequence[tuple[str, Mapping[str, 
     there = [(name, result) for name, result in chosen_rows if result["fits_whole_batch"]]
     dots = [{**interactivity.kept(result), "system": name} for name, result in there]
     table = pd.DataFrame([*answer.rows, *dots])
+    if len(dots) > _BANDED:  # bands of many lines hide each other
+        table = table.drop(columns="token_time_low")
     models = " / ".join(dict.fromkeys(map(str, table["model"])))
     about = {**source_of(answer).about, "notes": ()}
     chart = FIGURES["interactivity"].chart(table.assign(model=models), about)
