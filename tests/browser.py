@@ -169,7 +169,7 @@ def wait_for_figure(page, name):
     page.locator(f".st-key-{name} .js-plotly-plot .main-svg").first.wait_for(state="attached")
 
 
-def open_beside(page, name="throughput"):
+def open_beside(page, name="speeds"):
     """Open what stands beside a figure; returns its place."""
     page.locator(f".st-key-{name}-beside").get_by_role("button").click()
     place = page.get_by_test_id("stPopoverBody")

@@ -49,13 +49,12 @@ BASE = "device=a100-80gb&model=llama2-7b&quantizer=oaken&admission=reserve&input
 
 
 def throughput(page):
-    """What the first card says of it."""
-    lines = page.locator(".st-key-card-1").inner_text().splitlines()
-    return " ".join(lines[lines.index("Throughput") :][:2])
+    """What the opened row says of it."""
+    return page.locator(".st-key-opened li").filter(has_text="Throughput").inner_text()
 
 
 def batch_field(page):
-    return page.get_by_role("spinbutton", name="Batch (requests)")
+    return page.get_by_role("spinbutton", name="Requests at once", exact=True)
 
 
 def set_batch(page, value):
@@ -67,16 +66,18 @@ def set_batch(page, value):
     idle(page)
 
 
-def test_a_slider_changes_the_figure_and_the_url_restores_it(page, server, profile):
-    open_page(page, f"{server}/compare?{BASE}&batch=64")
+def test_a_field_changes_the_figure_and_the_url_restores_it(page, server, profile):
+    open_page(page, f"{server}/compare?{BASE}&batch=32")  # a former page
     idle(page)
     first = throughput(page)
     assert "token/s" in first
-    star = "document.querySelector('.st-key-memory_bars .js-plotly-plot').data[1].x[0]"
-    before = page.evaluate(star)
-    page.get_by_role("slider", name="Batch (requests), in steps").press("ArrowRight")
-    page.wait_for_url("**batch=128**")
-    page.wait_for_function(f"before => {star} === 2 * before", arg=before)  # twice the requests, twice the KV cache
+    before = drawn_numbers(page, "speeds")
+    set_batch(page, 64)
+    page.wait_for_function(
+        "before => JSON.stringify(document.querySelector('.st-key-speeds .js-plotly-plot').data"
+        ".map(trace => [trace.x, trace.y])) !== before",
+        arg=before,
+    )
     idle(page)
     second = throughput(page)
     assert second != first
@@ -89,7 +90,7 @@ def test_a_slider_changes_the_figure_and_the_url_restores_it(page, server, profi
     finally:
         again.close()
     page.go_back()
-    sync_api.expect(batch_field(page)).to_have_value("64")
+    sync_api.expect(batch_field(page)).to_have_value("32")
 
 
 def copies_its_picture(page, place):
@@ -114,7 +115,7 @@ def where_it_stands(page):
     page.wait_for_timeout(500)
     idle(page)
     heading = page.get_by_role("heading", level=1).first.inner_text()
-    return "roofline" if heading == "Roofline" else "compare", batch_field(page).first.input_value()
+    return heading, batch_field(page).first.input_value()
 
 
 def test_back_and_forward_across_pages_show_what_was_there(page, server):
@@ -132,12 +133,12 @@ def test_back_and_forward_across_pages_show_what_was_there(page, server):
         page.wait_for_url(f"**batch={batch}")
         idle(page)
 
-    open_page(page, f"{server}/compare?batch=64")
-    seen = [("compare", "64"), ("compare", "48"), ("roofline", "48"), ("roofline", "96"), ("compare", "96")]
+    open_page(page, f"{server}/?batch=64")
+    seen = [("Answer", "64"), ("Answer", "48"), ("Why", "48"), ("Why", "96"), ("Answer", "96")]
     set_to(48)
-    follow("Roofline")
+    follow("Why")
     set_to(96)
-    follow("Compare")
+    follow("Answer")
     assert where_it_stands(page) == seen[-1]
     for step, wanted in ((page.go_back, seen[::-1]), (page.go_forward, seen)):
         stops = [wanted[0]]
@@ -157,11 +158,10 @@ def drawn_numbers(page, name):
 #: page -> figure, field and option that change it, what of the address says so, and the kind of file that is
 #: downloaded: all kinds of one figure are downloaded from the page Front (test_explorer_browser_pages.py)
 PAGES = {
-    "formats?batch=32": ("formats-gain", "Language model", "llama2-13b", "model.llama2-13b", "PNG"),
-    "compare?batch=32": ("throughput", "KV format", "kivi", "quantizer.kivi", "PNG"),
-    "serving?batch=32": ("load-tpot_s", "Language model", "llama2-13b", "model.llama2-13b", "SVG"),
-    "roofline?batch=32": ("operations", "KV format", "kivi", "quantizer.kivi", "PDF"),
-    "validation?validation_document=NQKV": ("silicon", "Device", "L40S", "validation_device=L40S", "Parquet"),
+    "?batch=32": ("speeds", "Device", "h100", "device=h100", "PNG"),
+    "size?load=rate&rate=2": ("load-tpot_s", "Language model", "llama2-13b", "model=llama2-13b", "SVG"),
+    "why?batch=32": ("step", "Language model", "llama2-13b", "model=llama2-13b", "PDF"),
+    "trust?validation_document=NQKV": ("silicon", "Device", "l40s", "device=l40s", "Parquet"),
 }
 
 
@@ -173,8 +173,7 @@ def test_each_page_opens_by_its_address_follows_a_field_and_gives_its_figure(pag
     figure.first.wait_for(state="attached")
     idle(page)  # a run that ends would take back what is being typed
     before = drawn_numbers(page, name)
-    place = page.get_by_test_id("stMain" if label == "Device" else "stSidebar")
-    choose(place, label, option)
+    choose(page.get_by_test_id("stMain"), label, option)
     page.wait_for_url(f"**{said}**")
     assert address.partition("?")[2] in page.url
     page.wait_for_function(
@@ -183,14 +182,14 @@ def test_each_page_opens_by_its_address_follows_a_field_and_gives_its_figure(pag
         arg=before,
     )
     (ROOT / "screenshots").mkdir(exist_ok=True)  # to be looked at; git ignores them
-    page.screenshot(path=ROOT / "screenshots" / f"{address.partition('?')[0] or 'formats'}.png")
+    page.screenshot(path=ROOT / "screenshots" / f"{address.partition('?')[0] or 'answer'}.png")
     bare, n_named = nameless(page)
     assert bare == []
     assert n_named > 50
     place = open_beside(page, name)
     buttons = [place.get_by_role("button", name=each, exact=True) for each in ("PNG", "SVG", "PDF", "CSV", "Parquet")]
     assert all(button.is_enabled() for button in buttons)
-    if name == "throughput":
+    if name == "speeds":
         copies_its_picture(page, place)
     with page.expect_download() as caught:
         place.get_by_role("button", name=kind, exact=True).click()
@@ -237,8 +236,8 @@ def asked_at_once(*sessions):
 
 def test_what_stands_on_a_page_itself_belongs_to_no_part_that_runs_alone(server):
     """Such a part, run anew, takes back what of it was not yet sent: the page must not have a gap then."""
-    pages = ("", "compare", "formats", "front")
-    query = "front_batches=16&front_tps=1"
+    pages = ("", "size", "why", "trust")
+    query = "batch=16"
     answers = asked_at_once(*(deltas_of_a_session(server, query, page) for page in pages))
     for name, deltas in zip(pages, answers, strict=True):
         assert len([path for path, _ in deltas if len(path) == 2]) > 3, name
@@ -248,9 +247,7 @@ def test_what_stands_on_a_page_itself_belongs_to_no_part_that_runs_alone(server)
 
 
 def test_twenty_sessions_at_once_do_not_mix(server):
-    answers = asked_at_once(
-        *(deltas_of_a_session(server, f"quantizer=fp16&batch={batch}", "compare") for batch in range(2, 22))
-    )
+    answers = asked_at_once(*(deltas_of_a_session(server, f"quantizer=fp16&batch={batch}") for batch in range(2, 22)))
     for batch, deltas in enumerate(answers, 2):
         texts = [delta.new_element.markdown.body for _, delta in deltas]
         (fits,) = [text for text in texts if text.startswith("Fits")]
@@ -258,9 +255,7 @@ def test_twenty_sessions_at_once_do_not_mix(server):
 
 
 def test_hostile_url_gives_a_notice_bad_parameters_a_message_and_nothing_is_fetched(page, server):
-    open_page(
-        page, f"{server}/compare?batch=1e400&model=%3Cimg%20src%3Dhttps%3A%2F%2Fexample.org%2Fx.png%3E&x=![y](//a.b/c)"
-    )
+    open_page(page, f"{server}/?batch=1e400&model=%3Cimg%20src%3Dhttps%3A%2F%2Fexample.org%2Fx.png%3E&x=![y](//a.b/c)")
     page.get_by_text("must be a whole number from 1 to 16,777,216").wait_for()
     sync_api.expect(page.get_by_test_id("stException")).to_have_count(0)
     sync_api.expect(page.locator("img")).to_have_count(0)
@@ -270,12 +265,14 @@ def test_hostile_url_gives_a_notice_bad_parameters_a_message_and_nothing_is_fetc
     sync_api.expect(batch_field(page)).not_to_have_value("48")
     sync_api.expect(page.get_by_test_id("stException")).to_have_count(0)
     idle(page)
+    page.get_by_role("button", name="Change this design").click()
     field = page.get_by_role("textbox", name="Parameters of the format")
+    field.wait_for()
     field.fill("bits=99")
     field.press("Enter")
     page.get_by_text("unknown parameter 'bits'").first.wait_for()
     sync_api.expect(page.get_by_test_id("stException")).to_have_count(0)
-    page.locator(".st-key-card-1").get_by_text("unknown parameter 'bits'").wait_for()  # on its card too
+    page.get_by_test_id("stMain").get_by_text("unknown parameter 'bits'").wait_for()  # below the table too
 
 
 @pytest.mark.parametrize(("width", "schemes"), [(390, ("light", "dark")), (1280, ("dark", "light"))])
@@ -283,7 +280,7 @@ def test_nothing_is_cut_at_phone_or_desktop_width(page, server, width, schemes):
     """Opened in either scheme, and in the other once the reader's system turns to it."""
     page.emulate_media(color_scheme=schemes[0])
     page.set_viewport_size({"width": width, "height": 844})
-    open_page(page, f"{server}/compare")
+    open_page(page, server)
     for scheme in schemes:
         page.emulate_media(color_scheme=scheme)
         page.wait_for_function(
@@ -294,30 +291,28 @@ def test_nothing_is_cut_at_phone_or_desktop_width(page, server, width, schemes):
         )
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         cut = page.evaluate(
-            """[...document.querySelectorAll('[class*=st-key-card] *, [data-testid=stSidebar] label *')]
+            """[...document.querySelectorAll('[class*=st-key-opened] *, [class*=st-key-question] label *')]
             .filter(e => e.innerText && e.scrollWidth > e.clientWidth + 1 && getComputedStyle(e).overflow === 'hidden')
             .map(e => e.innerText)"""
         )
         assert cut == []
 
 
-def test_the_start_is_one_screen_of_a_phone(page, server):
-    page.set_viewport_size({"width": 390, "height": 844})
-    page.goto(server)
-    last = page.get_by_text("How sure: measured")
-    last.wait_for()
-    page.locator("[data-testid=stDataFrame] canvas").first.wait_for()
-    page.wait_for_selector("[data-testid=stSidebar][data-collapsed=true]", state="attached")  # it folds away
+@pytest.mark.parametrize("path", ["", "size?load=rate&rate=2", "why", "trust"])
+def test_the_verdict_is_in_the_first_700_pixels(page, server, path):
+    """Of a screen of 1440 x 900, on every page; a page takes at most two screens."""
+    page.set_viewport_size({"width": 1440, "height": 900})
+    page.goto(f"{server}/{path}")
+    said = page.locator("[data-testid=stMain] .stMarkdown strong").first
+    said.wait_for()
+    page.locator(".js-plotly-plot .main-svg").first.wait_for(state="attached")
     idle(page)
-    heights = []
-    while len(heights) < 3 or len({*heights[-3:]}) > 1:  # the table takes its height some time after its canvas
-        page.wait_for_timeout(500)
-        place = last.bounding_box()
-        heights.append(place["y"] + place["height"])
-    assert heights[-1] <= 844 - 16  # as a line of the smallest type
-    unseen = page.locator(".st-key-start-empty .js-plotly-plot")  # what draws figures is loaded, and nothing is drawn
-    unseen.wait_for(state="attached")
-    assert not unseen.is_visible()
+    place = said.bounding_box()
+    assert place["y"] + place["height"] <= 700
+    figure = page.locator(".js-plotly-plot").first.bounding_box()
+    assert figure["y"] < 700
+    height = page.evaluate("document.querySelector('[data-testid=stMain]').scrollHeight")
+    assert height <= 1800, height
 
 
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
@@ -334,7 +329,7 @@ def test_it_ends_while_it_works(tmp_path, sign):
             proxy=None,
         ) as socket:
             compared = ";".join(f"kivi:bits={bits},group={group}" for bits in (2, 4) for group in (16, 32, 64, 128))
-            socket.send(rerun(urlencode({"lab_quantizer": "sinkq", "lab_compared": compared}), "lab"))
+            socket.send(rerun(urlencode({"lab_quantizer": "sinkq", "lab_compared": compared}), "why"))
             socket.recv(STUCK_S)
             process.send_signal(sign)
             seen = []
