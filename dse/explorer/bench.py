@@ -49,12 +49,12 @@ class BenchRow:
 
     @property
     def why_not(self) -> str:
-        """Why the design does not run, or that it does."""
+        """Why the design does not run here, or that it does."""
         if self.wrong is not None:
             return self.wrong.lines()[0]
         if not self.result["feasible"]:
-            return f"of the current design, {self.result['infeasible_reason']}"
-        return "the current design runs alone, so vary less"
+            return str(self.result["infeasible_reason"])
+        return next(iter(self.refusals.values()), "it runs")
 
     @property
     def case(self) -> Case:

@@ -126,10 +126,11 @@ def unasked() -> Iterator[None]:
 @unasked()
 def _warm() -> None:
     """Answer the designs of a first visit, while the server starts and the browser opens; then import all pages."""
-    from dse.explorer import app, bench, common_fields, sidebar
+    from dse.explorer import app, bench, common_fields, question, sidebar
 
     with contextlib.suppress(Exception):  # whatever it is, the page will say it where it can be seen
-        bench.evaluate({field.key: field.default for field in common_fields.SCENARIO}, sidebar.opening())
+        asked = {field.key: field.default for field in common_fields.SCENARIO} | question.OPENING
+        bench.evaluate(asked, sidebar.opening())
         time.sleep(_FIRST_PAGE_S)
         for page in app.PAGES:
             import_module(page.module)

@@ -136,7 +136,7 @@ def _more(bench: Bench, wrong: Mapping[str, Sequence[str]]) -> None:
 
     def use() -> None:
         if name := st.session_state[_PRESET]:
-            state.put(presets.PRESETS[name].values)
+            state.put({"load": "batch", **presets.PRESETS[name].values})
 
     with box:
         st.session_state[_PRESET] = None

@@ -9,6 +9,7 @@ import streamlit as st
 from dse.core.errors import DseError
 from dse.explorer import request
 from dse.explorer.bench import Bench, BenchRow
+from dse.explorer.cards import shown
 from dse.explorer.request import LoadRequest, PointAnswer, PointRequest
 from dse.model import quality
 from dse.model.compare import Comparison
@@ -18,6 +19,7 @@ from dse.questions.grid import Grid
 from dse.questions.interactivity import ALIKE
 from dse.questions.server_design import Demand
 from dse.report import answers
+from dse.report.design import as_said
 from dse.report.present import fits_text
 from dse.specs import prices
 
@@ -52,11 +54,7 @@ def verdict(bench: Bench) -> Verdict:
     within = f" {limits_text(limits)}" if limits else " what is asked"
     kept = [row for row in bench.answered if keeps(row, limits)]
     if not kept:
-        why = bench.current.why_not
-        if bench.current.answer is not None and bench.current.result["feasible"] and competes(bench.current.result):
-            why = f"{bench.current.name} is nearest as it stands" if len(bench.rows) == 1 else ""
-        why = f": {why}" if why else ""
-        return Verdict(f"No design keeps{within}{why}.", "Open a row: it says what would.")
+        return Verdict(f"No design keeps{within}.", _nearest(bench))
     if len({row.request.model for row in kept}) > 1:
         return Verdict(f"{len(kept)} of {len(bench.rows)} designs keep{within}.", "Models differ: the table says how.")
     if bench.values["load"] != "batch":
@@ -69,6 +67,19 @@ def verdict(bench: Bench) -> Verdict:
     usd = row.result["usd_per_million_tokens"]
     said = [answers.server_text(row.result, usd)["text"], fits_text(row.result, _is_most(row)), _scores(row.result)]
     return Verdict(f"{head}.", ahead + " ".join(filter(None, said)), row)
+
+
+def _nearest(bench: Bench) -> str:
+    """What comes nearest where nothing keeps what is asked, and where it is said what would."""
+    running = [row for row in bench.answered if row.result["feasible"] and competes(row.result)]
+    if not running:
+        return f"{bench.current.name}: {bench.current.why_not}. Its row below says what would."
+    row = min(running, key=lambda row: row.result["tpot_s"] or row.result["ttft_s"])
+    fit = fits_text(row.result)
+    times = ", ".join(
+        f"{name} {shown(key, as_said(row.result))}" for name, key in (("TPOT", "tpot_s"), ("TTFT", "ttft_s"))
+    )
+    return f"{row.name} comes nearest: {times}. {fit} Its row below says what would."
 
 
 def _is_most(row: BenchRow) -> bool:
