@@ -1,30 +1,18 @@
-"""Twelve tasks of new users in a real browser, by the keyboard alone, each with the actions that it takes: controls
-pressed, and fields filled in.
+"""Fifteen tasks of new users in a real browser, by the keyboard alone, in at most three actions each: controls pressed,
+and fields filled in; each ends in the number that `dse` gives.
 
-Before the tray they took 8 to 17; each bar is at most half of that. That Tab reaches the controls in their order is
-tested in test_explorer_browser_pages.py.
+That Tab reaches the controls in their order is tested in test_explorer_browser_pages.py.
 """
 
 import json
 import re
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
-from browser import (
-    ROOT,
-    STILL,
-    choose,
-    dump_bytes,
-    idle,
-    needs_browser,
-    new_page,
-    opened_as,
-    sync_api,
-    uploader,
-    wait_for_figure,
-)
+import dse
+from browser import STILL, choose, idle, needs_browser, new_page, opened_as, sync_api, uploader, wait_for_figure
+from dse.core.units import plain
 
 pytestmark = [needs_browser, pytest.mark.browser]
 
@@ -69,9 +57,17 @@ class Hand:
         field.press("Enter")
         idle(self.page)
 
-    def choose(self, label, option, place="stSidebar"):
+    def choose(self, label, option):
         self.n_actions += 2  # open, choose
-        choose(self.page.get_by_test_id(place), label, option, by_keys=True)
+        choose(self.page.get_by_test_id("stMain"), label, option, by_keys=True)
+
+    def ask(self, text):
+        self.fill("Ask", text)
+        self.page.get_by_text(re.compile("^Set: ")).wait_for()
+
+    def says(self, text):
+        """The verdict, the table's lines or the opened row hold a text."""
+        sync_api.expect(self.page.get_by_test_id("stMain").get_by_text(text).first).to_be_visible()
 
     def give(self, field, name, content):
         self.n_actions += 1
@@ -79,34 +75,92 @@ class Hand:
         field.set_input_files({"name": name, "mimeType": "application/octet-stream", "buffer": content})
         idle(self.page)
 
-    def card(self, place=1):
-        return self.page.locator(f".st-key-card-{place}")
+    def rows(self):
+        """The table of designs, as who cannot see its canvas has it."""
+        table = self.page.locator(".st-key-designs table").first
+        table.wait_for(state="attached")
+        return [row.inner_text() for row in table.locator("tr").all()]
 
 
 @pytest.fixture
 def hand(page, server):
     found = Hand(page)
     found.open(server)
-    return found
+    yield found
+    assert found.n_actions <= 3
+
+
+def device_rate(**asked):
+    """Tokens a second of a device, as a page says it."""
+    result = dse.evaluate(**asked)
+    return plain(result["throughput_tokens_per_s"] / result["n_devices"], digits=3)
+
+
+def best(device, quantizer, tpot_ms=50, ttft_s=2, model="qwen3-32b", n_devices=1):
+    """Tokens a second of a device within limits, as `dse ask interactivity` finds them."""
+    answer = dse.interactivity(
+        device, model, quantizers=[quantizer], splits=[n_devices], max_tpot=f"{tpot_ms} ms", max_ttft=f"{ttft_s} s"
+    )
+    return plain(answer.best["throughput_tokens_per_s"] / answer.best["n_devices"], digits=3)
 
 
 def test_a_does_it_fit(hand):
-    """70B with FP8 keys and values, 32 requests of 32K tokens, on one H200: no, by its memory; on two, yes."""
-    hand.button("Does it fit?")
-    sync_api.expect(hand.card(1)).to_contain_text("llama3.1-70b, KV fp8")
-    sync_api.expect(hand.card(1)).to_contain_text("Exceeds memory: at most")
-    sync_api.expect(hand.card(2)).to_contain_text("2 x h200")
-    assert hand.n_actions <= 1
+    """70B in 16 bits on one H200: no, by its memory; what would make it fit stands below."""
+    hand.ask("Llama 3.1 70B on H200, 32k in, 1k out, 32 at once")
+    hand.says("No design keeps")
+    hand.says("Weights in fp8")
 
 
-def test_b_three_formats_on_an_h100(hand):
-    hand.link("Compare")
-    hand.press(hand.page.get_by_text("Change all designs"))
+def test_b_which_format(hand):
+    hand.says("Take fp8.")
+    hand.says(f"{best('h200', 'fp8')} tok/s per device")
+
+
+def test_c_three_designs_on_another_gpu(hand):
     hand.choose("Device", "h100")
-    for place, name in ((1, "KV fp16"), (2, "KV fp8"), (3, "KV int4_per_token_head")):
-        sync_api.expect(hand.card(place)).to_contain_text(f"h100, qwen3-32b, {name}")
-    assert hand.n_actions <= 4
+    rows = hand.rows()
+    for name in ("fp16", "fp8", "int4_per_token_head"):
+        assert any(name in row and best("h100", name) in row for row in rows), name
 
+
+def test_d_sixteen_bits_against_eight_bits_of_weights(hand):
+    hand.choose("Add a model", "Qwen/Qwen3-32B-FP8")
+    hand.page.get_by_text("1 more in the designs.").wait_for()
+    assert len(hand.rows()) == 1 + 4
+    hand.says("sure to be more")
+
+
+def test_e_two_gpus(hand):
+    hand.choose("Add a GPU", "b200")
+    assert any("b200" in row and best("b200", "fp16") in row for row in hand.rows())
+
+
+def test_f_best_within_limits(hand):
+    hand.fill("TPOT ≤ (ms)", "30", role="spinbutton")
+    hand.says(f"{best('h200', 'fp8', tpot_ms=30)} tok/s per device")
+
+
+def test_g_a_rate(hand):
+    hand.ask("20 requests/s on h100")
+    hand.link("Size")
+    answer = dse.recommend(model="qwen3-32b", devices=["h100"], rate=20, workload_input=None)
+    hand.says(answer.verdict.partition(";")[0])
+
+
+def test_h_sessions_of_agents(hand):
+    hand.ask("100 agents within 40 ms")
+    hand.says("sure to keep TPOT 40 ms")
+
+
+def test_i_a_trace(hand):
+    hand.link("Size")
+    hand.press(hand.page.get_by_role("radio", name="Trace").or_(hand.page.get_by_role("button", name="Trace")))
+    hand.give(uploader(hand.page), "own.csv", b"TIMESTAMP,ContextTokens,GeneratedTokens\n" + _TRACE)
+    wait_for_figure(hand.page, "load-tpot_s")
+
+
+LOG = (ROOT / "tests/validate/logs/vllm-0.19-llama-3.1-8b.log").read_bytes()
+_TRACE = b"".join(b"2023-11-16 18:%02d:%02d.0,1024,128\n" % divmod(i, 60) for i in range(300))
 
 CONFIG = {
     "model_type": "llama",
@@ -120,106 +174,52 @@ CONFIG = {
 }
 
 
-def test_c_a_model_and_a_device_of_ones_own(hand):
-    hand.link("Compare")
-    hand.press(hand.page.get_by_text("Load a device, model, plan or measurement"))
-    field = uploader(hand.page, "stSidebar")
-    hand.give(field, "config.json", json.dumps(CONFIG).encode())
+def test_j_a_model_of_ones_own(hand):
+    hand.button("Files")
+    hand.give(uploader(hand.page, "stPopoverBody"), "config.json", json.dumps(CONFIG).encode())
     hand.page.get_by_text("model config").wait_for()
-    hand.give(field, "own.toml", (ROOT / "hwspecs" / "devices" / "h100.toml").read_bytes())
-    sync_api.expect(hand.card(1)).to_contain_text("own.toml, config.json, KV fp16")
-    assert hand.n_actions <= 4
+    hand.page.keyboard.press("Escape")
+    hand.says("config.json")
 
 
-def test_d_from_which_batch_on(hand):
-    hand.link("Formats")
-    hand.page.get_by_text("it is ahead ").first.wait_for()  # in a sentence, unasked
-    assert hand.n_actions <= 1
-    hand.press(hand.page.get_by_text("From which batch and prompt on"))
-    wait_for_figure(hand.page, "cross-0")
-    assert hand.n_actions <= 2
+def test_k_a_log_of_ones_own(hand):
+    hand.link("Trust")
+    hand.press(hand.page.get_by_role("radio", name="Your own").or_(hand.page.get_by_role("button", name="Your own")))
+    hand.give(uploader(hand.page), "server.log", LOG)
+    hand.says("of the log")
 
 
-def test_e_a_number_changed_with_the_old_one_beside(hand):
-    hand.link("Compare")
-    hand.button("Duplicate")
-    sync_api.expect(hand.page.get_by_test_id("stSidebar").get_by_role("radio")).to_have_count(4)  # the copy is chosen
-    hand.fill("Tensor parallel", "2", role="spinbutton")
-    sync_api.expect(hand.card(1)).to_contain_text("h200, qwen3-32b, KV fp16")
-    sync_api.expect(hand.card(2)).to_contain_text("2 x h200, qwen3-32b, KV fp16, tp 2")
-    sync_api.expect(hand.card(2)).to_contain_text("%")
-    assert hand.n_actions <= 3
+def test_l_what_if_a_number_of_the_device_were_another(hand):
+    hand.button("Change this design")
+    hand.press(hand.page.get_by_text("Numbers of the device"))
+    hand.fill("Changed numbers of the device", "memory_bandwidth=9.6 TB/s")
+    hand.says("what-if")
 
 
-def test_f_a_front_under_an_error_limit_as_a_file(hand):
-    hand.link("Front")
-    hand.fill("Error of the attention output, at most (%)", "10", role="spinbutton")
-    hand.page.get_by_text("beyond the limits").wait_for()
-    wait_for_figure(hand.page, "front")
-    hand.press(hand.page.locator(".st-key-front-beside").get_by_role("button"))
-    with hand.page.expect_download() as caught:
-        hand.button("CSV", exact=True)
-    found = pd.read_csv(Path(caught.value.path()))
-    assert found["measured_error"].max() <= 0.1
-    assert found["tpot_s"].max() <= 0.1
-    assert hand.n_actions <= 4
+def test_m_the_error_of_a_quantizer(hand):
+    hand.link("Why")
+    hand.press(
+        hand.page.get_by_role("radio", name="Quantization error").or_(
+            hand.page.get_by_role("button", name="Quantization error")
+        )
+    )
+    wait_for_figure(hand.page, "bits")
 
 
-def test_g_a_figure_for_a_paper(hand):
-    hand.link("Compare")
-    wait_for_figure(hand.page, "throughput")
-    idle(hand.page)
-    hand.press(hand.page.locator(".st-key-throughput-beside").get_by_role("button"))
+def test_n_export(hand):
+    wait_for_figure(hand.page, "speeds")
+    hand.press(hand.page.locator(".st-key-speeds-beside").get_by_role("button"))
     with hand.page.expect_download() as caught:
         hand.button("PDF", exact=True)
     opened_as("PDF", Path(caught.value.path()))
-    assert hand.n_actions <= 5
 
 
-def test_h_share(hand, profile):
-    hand.link("Compare")
-    hand.fill("Batch (requests)", "8", role="spinbutton")
-    hand.page.wait_for_url("**batch=8")
+def test_o_share(hand, profile):
+    hand.fill("Requests at once", "8", role="spinbutton")
+    hand.page.wait_for_url("**batch=8**")
     other = new_page(profile.browser, **STILL)  # of another profile: the address is all that it has
     try:
         other.goto(hand.page.url)
-        sync_api.expect(other.locator(".st-key-card-1")).to_contain_text("Fits: all 8 requests at once")
+        sync_api.expect(other.locator(".st-key-opened")).to_contain_text("Fits: all 8 requests at once")
     finally:
         other.close()
-    assert hand.page.url.endswith("/compare?batch=8")  # short: the default costs nothing
-    assert hand.n_actions <= 2
-
-
-def test_i_undo(hand):
-    hand.link("Compare")
-    hand.button("Delete")
-    sync_api.expect(hand.page.locator("[class*=st-key-card]")).to_have_count(2)
-    hand.link("Formats")
-    hand.button("Undo")
-    assert hand.n_actions <= 4
-    sync_api.expect(hand.page.get_by_test_id("stSidebar").get_by_role("radio")).to_have_count(3)
-
-
-def test_j_how_sure(hand):
-    hand.page.get_by_text("measured, within").first.wait_for()  # on the first screen
-    hand.link("Compare")
-    sync_api.expect(hand.card(2)).to_contain_text("with a chance of 99 %")
-    assert hand.n_actions <= 1
-
-
-def test_k_a_formula(hand):
-    hand.link("Compare")
-    hand.press(hand.page.get_by_text("Every number, and where it comes from"))
-    step = hand.page.get_by_role("button", name=re.compile(r"^1: [\d.]+ ms")).first
-    step.wait_for()
-    hand.press(step)
-    hand.page.get_by_test_id("stPopoverBody").get_by_text("decode_step_s = ").first.wait_for()
-    assert hand.n_actions <= 3
-
-
-def test_l_a_dump_of_ones_own(hand):
-    hand.link("Lab")
-    hand.press(hand.page.get_by_text("Load a KV dump"))
-    hand.give(uploader(hand.page), "own.npz", dump_bytes())
-    hand.page.get_by_text("own.npz, 1 layers").wait_for()
-    assert hand.n_actions <= 3
