@@ -63,7 +63,7 @@ PAGES = (
     ExplorerPage("front", "Front", "dse.explorer.pages.front"),
     ExplorerPage("serving", "Serving", "dse.explorer.pages.serving"),
     ExplorerPage("lab", "Lab", "dse.explorer.pages.lab"),
-    ExplorerPage("validation", "Validation", "dse.explorer.pages.validation"),
+    ExplorerPage("trust", "Trust", "dse.explorer.pages.trust", former=("validation",)),
 )
 
 
