@@ -111,7 +111,7 @@ def _name(by: str, group: str) -> str:
         of = [ENGINES[stack] for stack, server in catalog.servers().items() if group in server.releases]
         of = of or [ENGINES[stack] for stack in catalog.servers() if group in dates(stack)]
         return " ".join([*of, group]) if group != "-" else "no release named"
-    return group
+    return f"{group} models" if by == "kind" else group
 
 
 def _spreads() -> Iterator[list[str]]:

@@ -128,4 +128,4 @@ def _servers(point: Point) -> str:
 
 
 def _percent(share: float | str) -> str:
-    return f"{100 * float(share):.0f} %"
+    return f"{100 * float(share):.0f}\u00a0%"

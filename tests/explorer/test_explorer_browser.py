@@ -161,7 +161,7 @@ PAGES = {
     "compare?batch=32": ("throughput", "KV format", "kivi", "quantizer.kivi", "PNG"),
     "serving?batch=32": ("load-tpot_s", "Language model", "llama2-13b", "model.llama2-13b", "SVG"),
     "roofline?batch=32": ("operations", "KV format", "kivi", "quantizer.kivi", "PDF"),
-    "validation?validation_document=NQKV": ("silicon", "Device", "L40S", "validation_device=L40S", "Parquet"),
+    "trust?trust_tab=papers": ("silicon", "Kernels of", "L40S", "validation_device=L40S", "Parquet"),
 }
 
 
@@ -173,7 +173,7 @@ def test_each_page_opens_by_its_address_follows_a_field_and_gives_its_figure(pag
     figure.first.wait_for(state="attached")
     idle(page)  # a run that ends would take back what is being typed
     before = drawn_numbers(page, name)
-    place = page.get_by_test_id("stMain" if label == "Device" else "stSidebar")
+    place = page.get_by_test_id("stMain" if label == "Kernels of" else "stSidebar")
     choose(place, label, option)
     page.wait_for_url(f"**{said}**")
     assert address.partition("?")[2] in page.url

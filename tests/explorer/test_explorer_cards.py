@@ -4,6 +4,7 @@ import pytest
 
 from cases import each
 from dse.explorer import bench, cards, common_fields, request, tray
+from dse.explorer.badge import badge_of
 from dse.explorer.fields import problem_of
 from dse.explorer.pages import compare, start
 from dse.figures.charts import design_bars
@@ -29,7 +30,7 @@ def test_a_design_that_does_not_fit_says_by_what_and_what_to_do():
     steps = {step.label: step for step in cards.next_steps(here, row)}
     assert steps["Weights in fp8"].design == {"weights": "fp8"}
     assert steps["2 devices"].design == {"tp": 2}
-    assert bench.badge(row) == "does not fit"
+    assert badge_of(row).text == "does not fit"
 
 
 def test_a_format_that_the_server_refuses_is_said_on_the_card_and_is_never_the_best():
@@ -37,7 +38,7 @@ def test_a_format_that_the_server_refuses_is_said_on_the_card_and_is_never_the_b
     nvfp4 = {"device": "h100", "model": "gpt-oss-120b", "tp": 2, "quantizer": "nvfp4"}
     here = of(nvfp4, {**nvfp4, "quantizer": "fp8"}, batch=64)
     refused, fp8 = here.answered
-    assert bench.badge(refused) == "not run by vLLM"
+    assert badge_of(refused).text == "not run by vLLM"
     assert refused.refusals["nvfp4"].startswith("vLLM 0.33.0 refuses it: no backend")
     assert fp8.refusals == {}
     one = "device.h100~model.gpt-oss-120b~tp.2~quantizer."
@@ -64,7 +65,7 @@ def test_what_no_engine_of_a_chip_runs_is_in_no_verdict(allowed):
     here = of(oaken, {**oaken, "quantizer": "sinkq"}, batch=64)
     own, other = here.answered
     assert other.result["throughput_tokens_per_s"] > 0
-    assert bench.badge(other) == "not run by its software"
+    assert badge_of(other).text == "not run by its software"
     assert other.refusals == {"sinkq": "no engine of Oaken-HBM runs it"}
     assert bool(cards.sure(own, other)) == allowed
     verdict = compare.cached_speeds(tuple((row.name, row.request) for row in here.answered), ()).verdict
@@ -286,12 +287,6 @@ def test_numbers_are_html_of_nobody_elses():
     assert 'title="Time per output token: mean time' in text
 
 
-def test_badges_say_how_times_are_known():
-    rows = of({}, {"quantizer": "int4_per_token_head"}, {"device": "oaken-hbm"}, {"device": "mi300x"}).rows
-    words = [bench.badge(row).partition(",")[0] for row in rows]
-    assert words == ["measured", "assumed", "estimated", "assumed"]
-
-
 @pytest.mark.parametrize(
     ("second", "other"),
     [
@@ -333,14 +328,6 @@ def test_a_question_of_the_first_screen_is_made_of_what_fields_take(question):
     for values in (*question.designs, question.workload):
         assert [problem_of(fields[key], value, values) for key, value in values.items()] == [""] * len(values)
 
-
-def test_a_device_whose_numbers_were_changed_is_not_called_measured():
-    """An H200 at 9.6 TB/s was measured by nobody."""
-    row = of({"device": "h200"}, {"device": "h200:memory_bandwidth=9.6 TB/s"}).rows[1]
-    said = bench.badge(row)
-    assert said.startswith("assumed, within ")
-    assert said.endswith(" but for memory_bandwidth=9.6 TB/s")
-    assert {"measured", "assumed", "estimated", "peak"} == cards._COLORS.keys()  # a first word each
 
 
 def test_a_gain_that_may_be_a_loss_is_undecided():

@@ -35,6 +35,13 @@ def test_a_loaded_table_lies_over_the_plot():
     assert any("3 servers, 0 of them" in text.value for text in app.text)
 
 
+def test_a_table_is_taken_on_trust_too():
+    app = opened("trust", trust_tab="own", designs="device.h100~model.llama3.1-8b~tp.2", input="1024", output="500")
+    table_of(app).upload("mine.csv", f"{HEAD}\n{ROWS}".encode(), "text/csv").run()
+    assert not app.exception
+    assert any("mine.csv: 3 servers, 1 of them" in text.value for text in app.text)
+
+
 def test_a_table_that_is_none_is_refused_in_a_line():
     app = opened("compare", designs="device.h100~model.llama3.1-8b")
     table_of(app).upload("bad.csv", b"id,model\n1,x\n", "text/csv").run()

@@ -201,7 +201,7 @@ def test_i_undo(hand):
 
 
 def test_j_how_sure(hand):
-    hand.page.get_by_text("measured, within").first.wait_for()  # on the first screen
+    hand.page.get_by_text("kernels timed").first.wait_for()  # on the first screen
     hand.link("Compare")
     sync_api.expect(hand.card(2)).to_contain_text("with a chance of 99 %")
     assert hand.n_actions <= 1

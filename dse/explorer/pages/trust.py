@@ -84,7 +84,8 @@ def render(bench: Bench) -> None:
         show_claims(bench)
     else:
         startup_log.draw(bench)
-        measured.draw(len(measured.beside(bench.answered)))
+        measured.take(len(measured.beside(bench.answered)))
+        st.caption("Servers of a design's device, model and lengths lie as crosses over the plot of speeds.")
 
 
 def _point(row: BenchRow) -> Point:
@@ -107,7 +108,7 @@ def show_servers(bench: Bench, groups: dict[str, str], marked: str) -> pd.DataFr
         state.address(PAGE, bench.values),
     )
     chart = FIGURES["servers_accuracy"].chart(pd.DataFrame(rows), {"chosen": names})
-    downloads.show("servers", chart, lambda: pd.DataFrame(rows), made, figure.tall(chart, _LEGEND_PX))
+    downloads.show("servers", chart, lambda: pd.DataFrame(rows), made, figure.tall(chart, _LEGEND_PX), titled=False)
     star = Column("star", title="chosen", form=lambda row: "★" if row["name"] in names else "")
     return frame((star, *(servers.ACCURACY if chosen == NEAR else servers.columns(chosen))), rows)
 
@@ -128,6 +129,10 @@ def rows_of(chosen: str, groups: dict[str, str], marked: str) -> tuple[list[dict
     return own, [row["name"] for row in own if row["by"] == marked]
 
 
+#: sizes of kernels that a server runs
+_LIKE_SERVING = (silicon.CLASSES["serving"], silicon.GEMM_CLASSES["serving"])
+
+
 @part
 def show_kernels(bench: Bench) -> None:
     """Errors of fitted kernels on times that the fits did not see: of the design's device unless another is chosen."""
@@ -138,14 +143,15 @@ def show_kernels(bench: Bench) -> None:
     if device not in KERNELS_OF.options():
         st.caption(widgets.escaped(f"No times of {device or 'a design without an answer'} were fitted: choose one."))
         return
-    table = pd.DataFrame([asdict(row) for row in silicon.recorded_rows(device)])
+    rows = [row for row in silicon.recorded_rows(device) if row.size_class in _LIKE_SERVING]
+    table = pd.DataFrame([asdict(row) | {"part": silicon.PARTS.get(row.part, row.part)} for row in rows])
     chart = FIGURES["silicon_errors"].chart(table)
     made = MadeBy(
         "dse validate silicon --json",
         "from dse.validate import silicon\n\nresult = silicon.to_json(silicon.run())",
         state.address(PAGE, values),
     )
-    downloads.show("silicon", chart, lambda: table, made, figure.tall(chart))
+    downloads.show("silicon", chart, lambda: table, made, figure.tall(chart), titled=False)
 
 
 @st.cache_resource(show_spinner="Evaluating every claim")

@@ -239,7 +239,7 @@ def by_group(source: Source) -> Chart | None:
         return None
     groups = [str(group) for group in table["name" if "name" in table else "group"]]
     names = [
-        f"{group} ({n:,} servers, {100 * inside:.0f} % in interval)"
+        f"{group} ({n:,} server{'' if n == 1 else 's'}, {100 * inside:.0f} % in interval)"
         for group, n, inside in zip(groups, table["predicted"], table["tpot_inside"], strict=True)
     ]
     place = {k: len(names) - 1 - k for k in range(len(names))}
@@ -250,12 +250,12 @@ def by_group(source: Source) -> Chart | None:
         texts = (f"{names[k]}\n{shown}: {100 * value:.1f} %" for k, value in zip(known, values, strict=True))
         if known:
             series.append(marks.points(shown, values, (place[k] for k in known), look, texts))
-    x = axes.linear("error of the time per output token", "%", [v for line in series for v in line.x], axes.PERCENT)
+    x = axes.linear("error in time per token", "%", [v for line in series for v in line.x], axes.PERCENT)
     chosen = [k for k, group in enumerate(groups) if group in source.about.get("chosen", ())]
     if chosen:
         at = [float(table["tpot_mean"].iloc[k]) for k in chosen]
         look = style.Style(style.BLACK, marker="star")
-        series.append(marks.points("the chosen design's", at, (place[k] for k in chosen), look, size=1.8))
+        series.append(marks.points("the chosen design's", at, (place[k] for k in chosen), look, size=1.5))
     return Chart(
         "How far off on measured servers",
         panels=(Panel("", x, axes.categories("group", names[::-1]), tuple(series)),),
