@@ -56,7 +56,7 @@ def row(edits="", model="qwen3-32b", refusals=(), **changed):
         (SimpleNamespace(answer=None), Badge("cannot be computed", NONE)),
         (row(throughput_tokens_per_s=0.0), Badge("±0 %, kernels timed", NEAR, "kind")),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "text", ""),
 )
 def test_a_design_made_by_hand(design, badge):
     assert badge_of(design) == badge

@@ -10,12 +10,11 @@ from dse.core.columns import Column, frame
 from dse.core.field import Field
 from dse.explorer import downloads, figure, measured, startup_log, state, widgets
 from dse.explorer.badge import badge_of
-from dse.explorer.bench import Bench, BenchRow
+from dse.explorer.bench import Bench
 from dse.explorer.downloads import MadeBy
 from dse.explorer.fragments import part
 from dse.figures import FIGURES
 from dse.figures.charts.claims_published import short
-from dse.model.point import Point
 from dse.report import servers
 from dse.validate import nearest, silicon
 from dse.validate.verdicts import ClaimRow, claim_rows, percent, shown, summary
@@ -69,7 +68,7 @@ def render(bench: Bench) -> None:
         by = ""
     else:
         badge = badge_of(row)
-        point = _point(row)
+        point = row.request.point()
         groups, by = nearest.groups_of(point), badge.by
         with widgets.said():
             mark = f":{badge.color}-badge[{widgets.escaped(badge.text)}]"
@@ -86,10 +85,6 @@ def render(bench: Bench) -> None:
         startup_log.draw(bench)
         measured.take(len(measured.beside(bench.answered)))
         st.caption("Servers of a design's device, model and lengths lie as crosses over the plot of speeds.")
-
-
-def _point(row: BenchRow) -> Point:
-    return Point(row.request.device_spec(), row.request.plan(), row.request.work)
 
 
 def show_servers(bench: Bench, groups: dict[str, str], marked: str) -> pd.DataFrame:
