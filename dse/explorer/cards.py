@@ -155,7 +155,14 @@ def design_table(bench: Bench) -> pd.DataFrame:
 
 def _cells(bench: Bench, row: BenchRow, first: BenchRow | None) -> dict[str, str]:
     cells = {"Design": row.name, "Fits": "", "tok/s a device": "", "tok/s a user": "", "TPOT": "", "TTFT": ""}
-    cells |= {"Gain": "", "Accuracy loss": "", "Perplexity": "", "USD/M out": "", "Servers": "", "How sure": badge_of(row).text}
+    cells |= {
+        "Gain": "",
+        "Accuracy loss": "",
+        "Perplexity": "",
+        "USD/M out": "",
+        "Servers": "",
+        "How sure": badge_of(row).text,
+    }
     if row.answer is None:
         return cells | {"Fits": "cannot be answered"}
     result = row.result

@@ -19,12 +19,6 @@ _MAX_NAME = 60
 
 
 def draw(n_shown: int) -> None:
-    """Take a table beside the plot of speeds, in a box; `n_shown` of its servers are drawn there."""
-    with st.expander("Measured servers beside it"):
-        take(n_shown)
-
-
-def take(n_shown: int) -> None:
     """Take a table; `n_shown` of its servers are of the designs."""
     wrong = uploads.take(
         "servers",

@@ -3,6 +3,7 @@
 Rows of measurements do not ship, their errors do: dse/data/silicon.csv of kernels, dse/data/serving.csv of servers.
 """
 
+import itertools
 import math
 from collections.abc import Mapping
 from functools import cache
@@ -41,7 +42,7 @@ def _reach(kind: str) -> float:
     """The ratio of active parameters within which a model counts as near to a measured one of its kind: the largest of
     a measured model over its nearest neighbor, since intervals are those of models left out of the fit."""
     sizes = sorted(_sizes(kind).values())
-    steps = [larger / smaller for smaller, larger in zip(sizes, sizes[1:], strict=False)]
+    steps = [larger / smaller for smaller, larger in itertools.pairwise(sizes)]
     return max(min(pair) for pair in zip([*steps, math.inf], [math.inf, *steps], strict=True))
 
 
@@ -107,7 +108,8 @@ def _kernels(point: Point) -> str:
         return f"Nobody timed kernels on {device}"
     engine = ENGINES.get(point.stack_name or "", point.stack_name)
     if rows := kernels_of(point):
-        return f"{engine}'s kernels on {device} were timed ({_percent(max(row.mean for row in rows))} off at most in the mean)"
+        off = _percent(max(row.mean for row in rows))
+        return f"{engine}'s kernels on {device} were timed ({off} off at most in the mean)"
     if point.device.stacks_of:
         return f"Kernels of {point.device.stacks_of.upper()} stand in for those of {device}"
     return f"{engine}'s kernels on {device} were not timed by themselves"

@@ -1,12 +1,13 @@
-"""How sure a design is, in a few words and a color: designs made by hand, and designs as the explorer evaluates them."""
+"""How sure a design is, in a few words and a color: designs made by hand, and designs of the explorer."""
 
 from types import SimpleNamespace
 
 import pytest
 
-from dse.explorer import bench, common_fields, tray
+from dse.explorer import badge, bench, common_fields, tray
 from dse.explorer.badge import FAR, NEAR, NONE, PEAK, Badge, badge_of
 from dse.explorer.pages import trust
+from dse.model import uncertainty
 from dse.specs import catalog
 
 RESULT = {
@@ -32,7 +33,9 @@ def row(edits="", model="qwen3-32b", refusals=(), **changed):
         answer=object(),
         result={**RESULT, "model": model, **changed},
         refusals=refusals,
-        request=SimpleNamespace(device_text=f"h200:{edits}" if edits else "h200", model_spec=lambda: catalog.model(model)),
+        request=SimpleNamespace(
+            device_text=f"h200:{edits}" if edits else "h200", model_spec=lambda: catalog.model(model)
+        ),
     )
 
 
@@ -64,9 +67,6 @@ def test_a_design_made_by_hand(design, badge):
 
 def test_what_counts_as_unmeasured_has_words():
     """Every assumption of which the model lib calls little sure, but for peak rates, which have a badge of their own."""
-    from dse.explorer import badge
-    from dse.model import uncertainty
-
     assert badge._NOT_TIMED.keys() == set(uncertainty.UNMEASURED) - {"peak_rates"}
 
 
@@ -78,8 +78,8 @@ def test_a_badge_leads_to_its_row_of_trust():
 
 def test_designs_of_the_explorer():
     """An H200 at 9.6 TB/s was measured by nobody."""
-    designs = ({}, {"quantizer": "int4_per_token_head"}, {"device": "oaken-hbm"}, {"device": "mi300x"})
-    changed = {"device": "h200", "edits": "memory_bandwidth=9.6 TB/s"}
+    designs = ({}, {"quantizer": "int4_per_token_head"}, {"own_device": "oaken-hbm"}, {"own_device": "mi300x"})
+    changed = {"edits": "memory_bandwidth=9.6 TB/s"}
     values = {field.key: field.default for field in (*common_fields.DESIGN, *common_fields.SCENARIO)}
     found = bench.evaluate(values, tray.Tray(tuple(tray.TrayDesign(values=each) for each in (*designs, changed))))
     badges = [badge_of(each) for each in found.rows]

@@ -329,7 +329,6 @@ def test_a_question_of_the_first_screen_is_made_of_what_fields_take(question):
         assert [problem_of(fields[key], value, values) for key, value in values.items()] == [""] * len(values)
 
 
-
 def test_a_gain_that_may_be_a_loss_is_undecided():
     here = of({}, {"quantizer": "int4_per_token_head"})
     assert cards.sure(here.answered[0], here.rows[1]).startswith("Undecided against fp16: ")

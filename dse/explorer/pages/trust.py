@@ -83,8 +83,8 @@ def render(bench: Bench) -> None:
         show_claims(bench)
     else:
         startup_log.draw(bench)
-        measured.take(len(measured.beside(bench.answered)))
-        st.caption("Servers of a design's device, model and lengths lie as crosses over the plot of speeds.")
+        measured.draw(len(measured.beside(bench.answered)))
+        st.caption("Servers of a design's device, model and lengths lie as crosses over the figure of Answer.")
 
 
 def show_servers(bench: Bench, groups: dict[str, str], marked: str) -> pd.DataFrame:
@@ -98,9 +98,7 @@ def show_servers(bench: Bench, groups: dict[str, str], marked: str) -> pd.DataFr
         st.info("No server near this design was measured: choose a group.")
         return pd.DataFrame()
     made = MadeBy(
-        "dse docs",
-        "from dse.report import servers\n\nresult = servers.table()",
-        state.address(PAGE, bench.values),
+        "dse docs", "from dse.report import servers\n\nresult = servers.table()", state.address(PAGE, bench.values)
     )
     chart = FIGURES["servers_accuracy"].chart(pd.DataFrame(rows), {"chosen": names})
     downloads.show("servers", chart, lambda: pd.DataFrame(rows), made, figure.tall(chart, _LEGEND_PX), titled=False)
