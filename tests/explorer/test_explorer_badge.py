@@ -66,7 +66,7 @@ def test_a_design_made_by_hand(design, badge):
 
 
 def test_what_counts_as_unmeasured_has_words():
-    """Every assumption of which the model lib calls little sure, but for peak rates, which have a badge of their own."""
+    """Every assumption with which little is called sure, but for peak rates, which have a badge of their own."""
     assert badge._NOT_TIMED.keys() == set(uncertainty.UNMEASURED) - {"peak_rates"}
 
 
