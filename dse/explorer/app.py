@@ -25,9 +25,7 @@ _STYLE = """<style>
 [data-testid=stCaptionContainer] { color: inherit !important; opacity: 0.8 !important; }
 [data-testid=stCaptionContainer] * { color: inherit !important; opacity: 1 !important; }
 [data-testid=stCode] .token { color: inherit !important; }
-:is([data-testid=stBaseButton-primary], [data-testid=stMultiSelect] [data-baseweb=tag]) :is(p, span, svg) {
-    color: light-dark(white, #111111) !important; fill: currentColor;
-}
+:is([data-testid=stBaseButton-primary], [data-tag]) :is(p, span, button) { color: light-dark(white, #111) !important; }
 .js-plotly-plot :is(.xtick, .ytick) text, .js-plotly-plot :is(.xtitle, .ytitle, .legendtext) {
     fill: currentColor !important; fill-opacity: 0.85 !important;
 }

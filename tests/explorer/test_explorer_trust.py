@@ -1,6 +1,7 @@
 """The page Trust without a browser."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from dse.explorer.pages import trust
 from dse.report import servers
 from dse.validate import verdicts
+from browser import needs_browser
 from explorer_page import opened, plain, said, wrong
 
 
@@ -160,3 +162,18 @@ def test_a_start_up_log_stands_beside_its_design():
     log_loader(app).upload("other.txt", b"nothing\nof a server\n", "text/plain").run()
     assert not app.exception
     assert "has no start-up lines of vLLM, SGLang, TensorRT-LLM or llama.cpp" in said(app)
+
+
+@needs_browser
+@pytest.mark.browser
+def test_a_badge_opens_its_row_and_escape_closes_a_dialog(page, server):
+    sync_api = pytest.importorskip("playwright.sync_api")
+    page.goto(server)
+    page.get_by_role("button", name="From what?").click()
+    page.wait_for_url("**/trust?trust_by=kind")
+    sync_api.expect(page).to_have_title(re.compile("^Trust: "))
+    page.get_by_role("button", name="Export").click()
+    page.get_by_role("dialog").wait_for()
+    page.get_by_role("dialog").get_by_role("textbox").first.click()  # drawn, and in focus
+    page.keyboard.press("Escape")
+    sync_api.expect(page.get_by_role("dialog")).to_have_count(0)
