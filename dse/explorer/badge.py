@@ -1,4 +1,4 @@
-"""How sure a design's times are, in a few words and a color, and the row of the page Trust that says from what."""
+"""Certainty of a design's times in a few words and a color, and the row of the page Trust that says from what."""
 
 from typing import Any, NamedTuple
 

@@ -1,4 +1,4 @@
-"""What was measured nearest to a design: groups of servers, kernels, and how far its model is from measured ones.
+"""Measurements nearest to a design: groups of servers, kernels, and how far its model is from measured ones.
 
 Rows of measurements do not ship, their errors do: dse/data/silicon.csv of kernels, dse/data/serving.csv of servers.
 """

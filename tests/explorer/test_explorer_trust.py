@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from browser import needs_browser
 from dse.explorer.pages import trust
 from dse.report import servers
 from dse.validate import verdicts
-from browser import needs_browser
 from explorer_page import opened, plain, said, wrong
 
 

@@ -1,4 +1,4 @@
-"""How far answers are from what was measured: servers, kernels, papers' numbers, and measurements of the reader's."""
+"""Errors of answers on what was measured: servers, kernels, papers' numbers, and measurements of the reader's."""
 
 from dataclasses import asdict
 from typing import Any
