@@ -62,7 +62,7 @@ def _keep(file: Any) -> None:
 
 
 def given(bench: Bench) -> dict[str, str]:
-    """What results of benchmarks do not say: device and split, as the chosen design has them. Raises InputError."""
+    """Device and split of the chosen design, which results of benchmarks do not say. Raises InputError."""
     asked = bench.current.asked
     if asked is None:
         raise InputError("A benchmark does not say its devices: choose a design that has an answer")
