@@ -12,9 +12,11 @@ import streamlit as st
 from dse.explorer import bench, common_fields, memory, question, sidebar, state, uploads
 from dse.explorer.bench import Bench
 
+#: of the browser's tab, behind the name of the page
 _TITLE = "KV-cache design explorer"
 #: where Streamlit shows no focus, a reader who goes from link to link by keyboard sees where they are; less empty room;
-#: captions and the words of figures in the page's own color, a little paler, which is dark enough to read (AA)
+#: captions and the words of figures in the page's own color, a little paler, which is dark enough to read (AA); so are
+#: commands in one color, and dark letters on the light blue of the dark theme
 _STYLE = """<style>
 [data-testid=stTopNavLink]:focus-visible { outline: 2px solid currentColor !important; }
 [data-testid=stMainBlockContainer] { padding: 4.2rem 2.5rem 3rem; }
@@ -23,6 +25,8 @@ _STYLE = """<style>
 .dse-title { position: absolute; height: 1px; width: 1px; overflow: hidden; clip-path: inset(50%); }
 [data-testid=stCaptionContainer] { color: inherit !important; opacity: 0.8 !important; }
 [data-testid=stCaptionContainer] * { color: inherit !important; opacity: 1 !important; }
+[data-testid=stCode] .token { color: inherit !important; }
+:is([data-testid=stBaseButton-primary], [data-tag]) :is(p, span, button) { color: light-dark(white, #111) !important; }
 .js-plotly-plot :is(.xtick, .ytick) text, .js-plotly-plot :is(.xtitle, .ytitle, .legendtext) {
     fill: currentColor !important; fill-opacity: 0.85 !important;
 }
@@ -64,7 +68,7 @@ PAGES = (
     ExplorerPage("front", "Front", "dse.explorer.pages.front"),
     ExplorerPage("serving", "Serving", "dse.explorer.pages.serving"),
     ExplorerPage("lab", "Lab", "dse.explorer.pages.lab"),
-    ExplorerPage("validation", "Validation", "dse.explorer.pages.validation"),
+    ExplorerPage("trust", "Trust", "dse.explorer.pages.trust", former=("validation",)),
 )
 
 
@@ -83,7 +87,7 @@ def main(first: str = PAGES[0].path) -> None:
         gc.freeze()
         _is_frozen = True
     is_open = st.session_state.get(sidebar.OPEN)
-    st.set_page_config(page_title=_TITLE, layout="wide", initial_sidebar_state="expanded" if is_open else "collapsed")
+    st.set_page_config(layout="wide", initial_sidebar_state="expanded" if is_open else "collapsed")
     benches: list[Bench] = []
     shown = {
         page.path: st.Page(
@@ -108,6 +112,7 @@ def main(first: str = PAGES[0].path) -> None:
     if opened.url_path in leads_to:
         opened.run()
     page = next(page for page in PAGES if page.path == (opened.url_path or first))
+    st.set_page_config(page_title=f"{page.title}: {_TITLE}")
     values = state.open_page(
         page.path, (*common_fields.SCENARIO, *page.loaded().FIELDS), common_fields.DESIGN, sidebar.opening()
     )

@@ -11,9 +11,7 @@ from dse.core.errors import DseError
 from dse.explorer import common_fields, kept, request, tray
 from dse.explorer.request import LoadRequest, PointAnswer, PointRequest
 from dse.explorer.widgets import as_said
-from dse.model import uncertainty
 from dse.model.compare import Case
-from dse.specs.engines import ENGINES
 from dse.specs.weights import WIDE_BITS
 from dse.specs.workload import ASKED, weights_text
 
@@ -187,34 +185,6 @@ def line(asked: PointRequest) -> str:
     parts = [device, kept.numbered(asked.model_text, asked.model), f"KV {format_text(asked)}"]
     stored = [asked.work.weights_text] if asked.work.weights or asked.work.weights_bits != WIDE_BITS else []
     return ", ".join([*parts, *asked.work.split(), *stored])
-
-
-#: assumed numbers with which times do not count as measured: kernels of nobody, of another shape, of another device
-_BORROWED = {"implementation", "nearest_kernels", "stacks_of"}
-
-
-def badge(row: BenchRow) -> str:
-    """Certainty of a design's times in a few words."""
-    if row.answer is None:
-        return "cannot be answered"
-    result = row.result
-    if not result["feasible"]:
-        return "does not fit"
-    if row.refusals:
-        name = str(result["stack"] or "its software").partition("@")[0]
-        return f"not run by {ENGINES.get(name, name)}"
-    if result["model_kind"] == "ideal":
-        return "peak rates"
-    low, high = uncertainty.ends(result)
-    rate = result["throughput_tokens_per_s"]
-    within = max(1 - low / rate, high / rate - 1) if rate else 0.0
-    if result["model_kind"] == "estimated":
-        return f"estimated, within {within:.0%}"
-    if changed := row.request.device_text.partition(":")[2]:
-        return f"assumed, within {within:.0%} but for {changed}"
-    if _BORROWED & set(result["assumptions"]):
-        return f"assumed, within {within:.0%}"
-    return f"measured, within {within:.0%}"
 
 
 #: in what designs may differ: what it is called, and a design's own in words

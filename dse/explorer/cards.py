@@ -9,7 +9,8 @@ import pandas as pd
 
 from dse.core.units import plain
 from dse.explorer import names, request
-from dse.explorer.bench import Bench, BenchRow, badge
+from dse.explorer.badge import badge_of
+from dse.explorer.bench import Bench, BenchRow
 from dse.explorer.request import LIMITS
 from dse.figures.drawing import style
 from dse.model import quality
@@ -156,7 +157,14 @@ def design_table(bench: Bench) -> pd.DataFrame:
 
 def _cells(bench: Bench, row: BenchRow, first: BenchRow | None) -> dict[str, str]:
     cells = {"Design": row.name, "Fits": "", "tok/s a device": "", "tok/s a user": "", "TPOT": "", "TTFT": ""}
-    cells |= {"Gain": "", "Accuracy loss": "", "Perplexity": "", "USD/M out": "", "Servers": "", "How sure": badge(row)}
+    cells |= {
+        "Gain": "",
+        "Accuracy loss": "",
+        "Perplexity": "",
+        "USD/M out": "",
+        "Servers": "",
+        "How sure": badge_of(row).text,
+    }
     if row.answer is None:
         return cells | {"Fits": "cannot be answered"}
     result = as_said(row.result)

@@ -19,24 +19,23 @@ _MAX_NAME = 60
 
 
 def draw(n_shown: int) -> None:
-    """Take a table; `n_shown` of its servers are drawn."""
-    with st.expander("Measured servers beside it"):
-        wrong = uploads.take(
-            "servers",
-            "Table of measured servers, .csv",
-            ["csv"],
-            "With the columns of aiconfigurator-core's silicon_sample.csv: model_path, system, backend, batch_size, "
-            "isl, osl, silicon_tpot_ms, silicon_ttft_ms and so on, as `dse ask interactivity --measured` takes it. It "
-            "stays in the memory of this session.",
-            _keep,
+    """Take a table; `n_shown` of its servers are of the designs."""
+    wrong = uploads.take(
+        "servers",
+        "Table of measured servers, .csv",
+        ["csv"],
+        "With the columns of aiconfigurator-core's silicon_sample.csv: model_path, system, backend, batch_size, "
+        "isl, osl, silicon_tpot_ms, silicon_ttft_ms and so on, as `dse ask interactivity --measured` takes it. It "
+        "stays in the memory of this session.",
+        _keep,
+    )
+    widgets.lines(wrong)
+    if _TABLE in st.session_state:
+        name, rows = st.session_state[_TABLE]
+        st.text(
+            f"{name}: {len(rows):,} servers, {n_shown:,} of them of a design's device, model and lengths (within "
+            f"{serving.LENGTH_SHARE:.0%})."
         )
-        widgets.lines(wrong)
-        if _TABLE in st.session_state:
-            name, rows = st.session_state[_TABLE]
-            st.text(
-                f"{name}: {len(rows):,} servers, {n_shown:,} of them of a design's device, model and lengths (within "
-                f"{serving.LENGTH_SHARE:.0%})."
-            )
 
 
 def beside(rows: Sequence[BenchRow]) -> list[dict[str, Any]]:

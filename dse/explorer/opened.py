@@ -8,8 +8,8 @@ from typing import Any
 
 import streamlit as st
 
-from dse.explorer import common_fields, request, sidebar, state, tray, widgets
-from dse.explorer.bench import Bench, BenchRow, badge, cached_answer, line
+from dse.explorer import badge, common_fields, request, sidebar, state, tray, widgets
+from dse.explorer.bench import Bench, BenchRow, cached_answer, line
 from dse.explorer.cards import MEANINGS, fits, label, shown
 from dse.explorer.request import PointRequest
 from dse.explorer.verdict import is_enough, keeps, lead
@@ -26,17 +26,15 @@ from dse.specs.workload import Workload
 _OF_FILE = re.compile(r"auto_map ignored|key \S+ absent")
 #: what a note says of an option of the command line
 _OPTION = re.compile(r"; --weights \S+ counts[^;]*")
-_COLORS = {"measured": "green", "assumed": "orange", "estimated": "orange", "peak": "gray"}
 
 
 def show(bench: Bench) -> None:
     """Draw the row of the design that is chosen."""
     row = bench.current
     with st.container(border=True, key="opened"), widgets.said():
-        mark = badge(row)
         with st.container(horizontal=True, vertical_alignment="center", gap="small"):
             st.markdown(f"**{escaped(row.name)}**", width="content")
-            st.badge(mark, color=_COLORS.get(mark.partition(" ")[0].strip(","), "red"))  # type: ignore[arg-type]
+            badge.show(badge.badge_of(row))
             full, alone = len(bench.rows) >= tray.MAX_DESIGNS, len(bench.rows) == 1
             st.button("Change this design", on_click=sidebar.open_it, key="change", type="tertiary")
             st.button("Duplicate", on_click=partial(sidebar.act, tray.Tray.duplicated), key="copy", disabled=full)

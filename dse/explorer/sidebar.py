@@ -10,7 +10,8 @@ from dse.core.errors import DseError, InputError, clean
 from dse.core.field import Field
 from dse.core.units import BETWEEN, number_and_unit
 from dse.explorer import common_fields, question, request, state, tray, uploads, widgets
-from dse.explorer.bench import Bench, BenchRow, badge
+from dse.explorer.badge import badge_of
+from dse.explorer.bench import Bench, BenchRow
 from dse.explorer.fields import problem_of, sort_of
 from dse.explorer.tray import Tray
 from dse.explorer.widgets import escaped
@@ -126,7 +127,7 @@ def _designs(bench: Bench, history: tray.History) -> None:
         "help": "All pages compare these designs. The chosen one is changed by the fields below.",
     }
     if len(rows) < tray.MANY:
-        captions = [escaped(badge(row)) for row in rows]
+        captions = [escaped(badge_of(row).text) for row in rows]
         st.radio("Designs", places, captions=captions, **shown)
     else:
         st.selectbox(f"Designs ({len(rows)})", places, **shown)

@@ -1,4 +1,4 @@
-"""A server's start-up log beside our memory of it: loaded by the reader, kept in the session alone."""
+"""A server's start-up log or benchmark beside ours, as `dse check-log` says it: kept in the session alone."""
 
 import json
 from typing import Any
@@ -11,11 +11,11 @@ from dse.core.field import Field
 from dse.explorer import common_fields, uploads, widgets
 from dse.explorer.bench import Bench
 from dse.specs import catalog, device_names
-from dse.validate import check_log, startup_log
+from dse.validate import bench_check, bench_result, check_log, own_server, startup_log
 from dse.validate.check_log import LogCheck
 from dse.validate.startup_log import StartupLog
 
-#: session key: name and values of the log
+#: session key: name and values of the log, or the JSON of a benchmark
 _LOG = "explorer log"
 _MAX_NAME = 60
 DEVICE = Field(
@@ -24,19 +24,19 @@ DEVICE = Field(
     default=None,
     listed=common_fields.DEVICE.listed,
     open_means="as the log says",
-    help="Logs of vLLM, SGLang and TensorRT-LLM rarely say the device.",
+    help="Logs of vLLM, SGLang and TensorRT-LLM, and benchmarks, rarely say the device.",
 )
 
 
 def draw(bench: Bench) -> None:
-    """Take a log, and show its terms beside those of the design that it describes."""
-    st.subheader("Start-up log of a server", anchor=False)
+    """Take a log or the result of a benchmark, and show it beside the design that it describes."""
     with st.container(horizontal=True, vertical_alignment="bottom"):
         wrong = uploads.take(
             "log",
-            "Log of vLLM, SGLang, TensorRT-LLM or llama.cpp",
-            ["log", "txt", "gz"],
-            "What the server printed as it started, up to 2 MiB. It stays in the memory of this session.",
+            "Log of vLLM, SGLang, TensorRT-LLM or llama.cpp, or a benchmark's JSON",
+            ["log", "txt", "gz", "json"],
+            "What the server printed as it started, or the result of `vllm bench serve` or SGLang's bench_serving, up "
+            "to 2 MiB, as `dse check-log` takes them. It stays in the memory of this session.",
             _keep,
         )
         widgets.draw(DEVICE, width=260)
@@ -45,15 +45,38 @@ def draw(bench: Bench) -> None:
         return
     name, log = st.session_state[_LOG]
     with widgets.said():
-        _show(found(log, name, bench.values.get(DEVICE.key)))
+        if isinstance(log, bytes):
+            _show_benchmark(name, log, bench)
+        else:
+            _show(found(log, name, bench.values.get(DEVICE.key)))
 
 
 def _keep(file: Any) -> None:
-    """Keep what a file says in the session. Raises InputError."""
+    """Keep what a file says in the session: of a benchmark its JSON. Raises InputError."""
     name = clean(file.name, _MAX_NAME)
     st.session_state.pop(_LOG, None)
     startup_log.refuse_larger(file.size, name)
-    st.session_state[_LOG] = name, startup_log.read(startup_log.text_of(file.getvalue(), name))
+    text = startup_log.text_of(file.getvalue(), name)
+    is_benchmark = bench_result.is_result(text.encode())
+    st.session_state[_LOG] = name, text.encode() if is_benchmark else startup_log.read(text)
+
+
+def given(bench: Bench) -> dict[str, str]:
+    """Device and split of the chosen design, which results of benchmarks do not say. Raises InputError."""
+    asked = bench.current.asked
+    if asked is None:
+        raise InputError("A benchmark does not say its devices: choose a design that has an answer")
+    work, device = asked.work, bench.values.get(DEVICE.key) or asked.device
+    return {"device": f"{work.n_devices}x{device}", **{name: str(getattr(work, name)) for name in ("tp", "pp", "ep")}}
+
+
+def _show_benchmark(name: str, content: bytes, bench: Bench) -> None:
+    """Measured times beside ours, and the file that corrects ours by them."""
+    check = bench_check.check(name, content, given(bench), {})
+    st.code(check.text(), language=None, wrap_lines=True)
+    corrected = own_server.of_rows([run.row for run in check.runs], name)
+    label = "Download its times, for --calibrated"
+    st.download_button(label, corrected.content(), "server.toml", key="server times", on_click="ignore")
 
 
 def found(log: StartupLog, name: str, device: str | None) -> LogCheck:

@@ -34,6 +34,22 @@ def draw(field: Field, wrong: Sequence[str] = (), **options: Any) -> Any:
     return value
 
 
+def tabs(field: Field) -> Any:
+    """Draw a field of few choices as tabs, and return the chosen one, which alone is to be drawn below."""
+    state.drawn(field.key)
+    choices = field.options()
+    words = dict(choices) if isinstance(choices, Mapping) else {}
+    return st.segmented_control(
+        field.label,
+        list(choices),
+        key=field.key,
+        required=True,
+        help=field.help,
+        format_func=lambda choice: words.get(choice, choice),
+        label_visibility="collapsed",
+    )
+
+
 def _widget(field: Field, options: dict[str, Any]) -> Any:
     sort = sort_of(field)
     if field.clears:

@@ -83,20 +83,22 @@ ACCURACY = (
 )
 #: groups of the page -> the rows of fits that saw none of the group
 _UNSEEN = {"kind": "model left out", "system": "system left out", "model": "model left out"}
-_TITLES = {"kind": "Kind of model", "system": "Device", "stack": "Engine", "release": "Release", "model": "Model"}
+#: what servers are grouped by on the page of accuracy, in words
+TITLES = {"kind": "Kind of model", "system": "Device", "stack": "Engine", "release": "Release", "model": "Model"}
 
 
-def _groups(by: str, servers: pd.DataFrame) -> list[dict[str, Any]]:
-    """The rows of a group, each with its name and what fits without it say."""
+def groups(by: str) -> list[dict[str, Any]]:
+    """The rows of `table` that are grouped by `by`, each with its name and what fits without it say (`unseen_`)."""
+    servers = table()
     unseen = servers[servers["by"] == _UNSEEN.get(by)].set_index("group").add_prefix("unseen_")
     rows = servers[servers["by"] == by].join(unseen, on="group").to_dict("records")
     named = [{**row, "name": _name(by, str(row["group"]))} for row in rows]
     return sorted(named, key=lambda row: (row["name"].partition(" ")[0].lower(), release_of(row["group"]), row["name"]))
 
 
-def _lines(by: str, servers: pd.DataFrame) -> list[list[str]]:
-    columns = [column for column in ACCURACY if by in _UNSEEN or not column.name.startswith("unseen_")]
-    return cells(columns, _groups(by, servers))
+def columns(by: str) -> list[Column]:
+    """The columns of `ACCURACY` that rows grouped by `by` have."""
+    return [column for column in ACCURACY if by in _UNSEEN or not column.name.startswith("unseen_")]
 
 
 def _name(by: str, group: str) -> str:
@@ -109,7 +111,7 @@ def _name(by: str, group: str) -> str:
         of = [ENGINES[stack] for stack, server in catalog.servers().items() if group in server.releases]
         of = of or [ENGINES[stack] for stack in catalog.servers() if group in dates(stack)]
         return " ".join([*of, group]) if group != "-" else "no release named"
-    return group
+    return f"{group} models" if by == "kind" else group
 
 
 def _spreads() -> Iterator[list[str]]:
@@ -152,7 +154,7 @@ def page(answers: str, home: str = "") -> str:
         "accuracy.html",
         "dse.report",
         title="How far off is it?",
-        groups={title: _lines(by, servers) for by, title in _TITLES.items()},
+        groups={title: cells(columns(by), groups(by)) for by, title in TITLES.items()},
         n_servers=int(servers[servers["by"] == "all"]["predicted"].iloc[0]),
         spreads=list(_spreads()),
         kernels=_kernels(),

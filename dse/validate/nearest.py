@@ -1,109 +1,133 @@
-"""The measurements nearest to a design: kernels of its device and stack, servers of its model, device, stack, size.
+"""Measurements nearest to a design: groups of servers, kernels, and how far its model is from measured ones.
 
 Rows of measurements do not ship, their errors do: dse/data/silicon.csv of kernels, dse/data/serving.csv of servers.
 """
 
+import itertools
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 from dse import data
-from dse.model.stacks import stack_of
-from dse.specs.device_and_model import HardwareSpec, ModelSpec
-from dse.specs.workload import Workload
+from dse.model.point import Point
+from dse.model.stacks import KERNELS
+from dse.specs import catalog
+from dse.specs.device_and_model import ModelSpec
+from dse.specs.engines import ENGINES
+from dse.specs.stack import ServedStack
 from dse.validate import silicon
-
-#: devices as the table of servers calls them
-SYSTEMS = {"H100": "h100_sxm", "H200": "h200_sxm", "B200": "b200_sxm"}
-#: parts of kernels in words
-_PARTS = {
-    "attention": "decode attention, 16-bit keys and values",
-    "gemm": "products with weights",
-    "kv.fp8": "decode attention, FP8 keys and values",
-}
-
-
-@dataclass(frozen=True)
-class NearestMeasurement:
-    """Errors on rows that were measured: shares, of kernel times or of times per output token."""
-
-    what: str
-    near: str
-    n_rows: int | None
-    mean: float
-    p90: float | None
-    #: share of the rows inside their 80 % intervals; None for kernels
-    inside: float | None = None
+from dse.validate.silicon import SiliconRow
 
 
 @cache
-def _servers() -> tuple[Mapping[str, str], ...]:
-    return data.rows("serving.csv")
+def _groups() -> Mapping[tuple[str, str], Mapping[str, str]]:
+    """The rows of data/serving.csv, by what they are grouped and the name of the group."""
+    return {(row["by"], row["group"]): row for row in data.rows("serving.csv")}
 
 
-def nearest(device: HardwareSpec, model: ModelSpec, work: Workload) -> tuple[str, list[NearestMeasurement]]:
-    """A sentence on how the design's times are known, and what was measured nearest to it, the nearest first.
+def kind_of(model: ModelSpec) -> str:
+    """The kind of models that a model's servers err as: dense or mixture."""
+    return "mixture" if model.n_experts > 1 else "dense"
 
-    Kernel errors are those on rows that no fit saw; servers' are of the shipped fit, and of one that did not see the
-    model. Raises InputError for a stack that the device has not.
+
+@cache
+def _sizes(kind: str) -> Mapping[str, float]:
+    """Active parameters of the models of a kind whose servers were measured, by name."""
+    models = [catalog.model(group) for by, group in _groups() if by == "model"]
+    return {model.name: float(model.active_parameters) for model in models if kind_of(model) == kind}
+
+
+@cache
+def _reach(kind: str) -> float:
+    """The ratio of active parameters within which a model counts as near to a measured one of its kind: the largest of
+    a measured model over its nearest neighbor, since intervals are those of models left out of the fit."""
+    sizes = sorted(_sizes(kind).values())
+    steps = [larger / smaller for smaller, larger in itertools.pairwise(sizes)]
+    return max(min(pair) for pair in zip([*steps, math.inf], [math.inf, *steps], strict=True))
+
+
+def nearest_model(model: ModelSpec) -> tuple[str, float]:
+    """The measured model of its kind with the nearest number of active parameters, and the ratio of the model's to
+    that (below 1: fewer)."""
+    sizes = _sizes(kind_of(model))
+    ratios = {name: float(model.active_parameters) / size for name, size in sizes.items()}
+    name = min(ratios, key=lambda name: (name != model.name, abs(math.log(ratios[name]))))
+    return name, ratios[name]
+
+
+def is_far(model: ModelSpec) -> bool:
+    """True where the model is farther in size from every measured one than a left-out model was from the others."""
+    return abs(math.log(nearest_model(model)[1])) > math.log(_reach(kind_of(model))) + 1e-9
+
+
+def groups_of(point: Point) -> dict[str, str]:
+    """The groups of measured servers that a design belongs to: by what they are grouped -> the group's name.
+
+    Its model, device, engine, release (that whose own time counts) and kind of models, where these were measured.
     """
-    name, stack = stack_of(device, work)
-    measurements: list[NearestMeasurement] = []
-    if stack is not None:
-        rows = [row for row in silicon.recorded_rows() if row.stack == name and row.device == device.name]
-        measurements += [
-            NearestMeasurement(
-                what=f"kernels: {_PARTS.get(row.part, row.part)}",
-                near=f"{device.name}, {name}",
-                n_rows=row.rows,
-                mean=row.mean,
-                p90=row.p90,
-            )
-            for row in rows
-            if row.size_class == "like serving"
-        ]
-    measurements += _of_servers(device, model, work, name)
-    return _sentence(device, model, name, stack, measurements), measurements
+    stack, model = point.stack, point.plan.whole_model
+    release = (stack.stands_in or stack.measured) if isinstance(stack, ServedStack) else ""
+    system = next(
+        (group for by, group in _groups() if by == "system" and catalog.device(group).name == point.device.name), ""
+    )
+    wanted = {
+        "model": model.name,
+        "system": system,
+        "stack": (point.stack_name or "").partition("@")[0],
+        "release": release,
+        "kind": kind_of(model),
+    }
+    return {by: group for by, group in wanted.items() if (by, group) in _groups()}
 
 
-def _of_servers(device: HardwareSpec, model: ModelSpec, work: Workload, stack: str | None) -> list[NearestMeasurement]:
-    kind = "mixture" if model.n_experts > 1 else "dense"
-    wanted = [
-        ("model", model.name, "same model"),
-        ("model left out", model.name, "same model, by a fit that saw none of it"),
-        ("system", SYSTEMS.get(device.name, ""), "same device"),
-        ("stack", (stack or "").partition("@")[0], "same stack"),
-        ("n_devices", str(work.n_devices), "as many devices"),
-        ("kind", kind, f"{kind} models"),
-        ("model left out", kind, f"{kind} models, each by a fit that saw none of it"),
-    ]
-    rows = {(row["by"], row["group"]): row for row in _servers()}
+def is_of_model(model: str, stack: str | None) -> bool:
+    """True where servers of the model were measured on the stack, as results name both: its interval is from them."""
+    engine, _, release = (stack or "").partition("@")
+    return engine in catalog.servers() and release != KERNELS and model in catalog.servers()[engine].models
+
+
+def kernels_of(point: Point) -> list[SiliconRow]:
+    """Errors of the fits to the kernels of the design's device and stack, on rows that no fit saw, like serving."""
     return [
-        NearestMeasurement(
-            what="servers: time per output token",
-            near=near,
-            n_rows=int(row["rows"]),
-            mean=float(row["tpot_mean"]),
-            p90=float(row["tpot_p90"]),
-            inside=float(row["tpot_inside"]),
-        )
-        for by, group, near in wanted
-        if (row := rows.get((by, group))) is not None
+        row
+        for row in silicon.recorded_rows()
+        if (row.device, row.stack, row.size_class) == (point.device.name, point.stack_name, "like serving")
     ]
 
 
-def _sentence(
-    device: HardwareSpec, model: ModelSpec, name: str | None, stack: Any, measurements: list[NearestMeasurement]
-) -> str:
-    if stack is None:
-        return f"Nobody measured kernels of {device.title or device.name} here: times are what its data sheet allows."
-    kernels = [m for m in measurements if m.what.startswith("kernels")]
-    text = f"Kernels of {name} on {device.name}"
-    if kernels:
-        worst = max(kernels, key=lambda m: m.mean)
-        text += f" err by up to {worst.mean:.0%} in the mean on rows that no fit saw, at sizes like serving"
-    else:
-        text += " were not measured: those of the nearest device stand in, with wider intervals"
-    same = any(m.near == "same model" for m in measurements)
-    return f"{text}. Servers of {model.name} were {'measured too' if same else 'not measured: the nearest are below'}."
+def sentence(point: Point) -> str:
+    """Say what was measured near a design, how far off it is, and from what its interval is."""
+    return f"{_kernels(point)}, {_servers(point)}; the interval: {point.lowered.sure.tokens.why}."
+
+
+def _kernels(point: Point) -> str:
+    device = point.device.name
+    if point.work.model_kind == "ideal":
+        return "Times are those of peak rates"
+    if point.stack is None:
+        return f"Nobody timed kernels on {device}"
+    engine = ENGINES.get(point.stack_name or "", point.stack_name)
+    if rows := kernels_of(point):
+        off = _percent(max(row.mean for row in rows))
+        return f"{engine}'s kernels on {device} were timed ({off} off at most in the mean)"
+    if point.device.stacks_of:
+        return f"Kernels of {point.device.stacks_of.upper()} stand in for those of {device}"
+    return f"{engine}'s kernels on {device} were not timed by themselves"
+
+
+def _servers(point: Point) -> str:
+    model = point.plan.whole_model
+    name, ratio = nearest_model(model)
+    if name != model.name:
+        size = f"has {1 / ratio:,.2g} times its active parameters"
+        return f"servers of {model.name} were not measured (the nearest that was, {name}, {size})"
+    row = _groups()["model", name]
+    engines = [ENGINES[stack] for stack, server in catalog.servers().items() if name in server.models]
+    return (
+        f"{int(row['rows']):,} servers of {name} were measured, on {' and '.join(engines)} "
+        f"({_percent(row['tpot_mean'])} off in the mean, {_percent(row['tpot_inside'])} inside their intervals)"
+    )
+
+
+def _percent(share: float | str) -> str:
+    return f"{100 * float(share):.0f}\u00a0%"

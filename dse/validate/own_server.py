@@ -182,14 +182,27 @@ def calibrate(
     for i, source in enumerate(sources, 1):
         of_source = speed.read(source, given, _OPTIONS)
         rows += [replace(row, id=f"line {i}") for row in of_source] if is_line(source) else of_source
-    path = ", ".join(dict.fromkeys(row.path for row in rows)) or ", ".join(sources)
+    names = ", ".join(dict.fromkeys(map(_source, sources)))
+    if not rows:
+        raise InputError(f"{', '.join(sources)}: has no rows: give two runs of a server, or more")
+    found = replace(of_rows(rows, names, memory, progress), out=out)
+    files.write(Path(out), found.content())
+    return found
+
+
+def of_rows(
+    rows: Sequence[SpeedRow], source: str, memory: MeasuredMemory | None = None, progress: Progress | None = None
+) -> OwnServer:
+    """Measure a server against what is predicted of it, by at least one row; `source` names where they come from.
+
+    Raises InputError as `calibrate` does.
+    """
+    path = ", ".join(dict.fromkeys(row.path for row in rows))
     if bad := next((row.reason for row in rows if row.reason), ""):
         raise InputError(bad)
     kept = [row for row in rows if not row.is_suspect]
     if not kept:
-        raise InputError(
-            f"{path}: has no rows{' but suspect ones' if rows else ''}: give two runs of a server, or more"
-        )
+        raise InputError(f"{path}: has no rows but suspect ones: give two runs of a server, or more")
     if len(kept) > MAX_POINTS:
         raise InputError(f"{path}: has {len(kept):,} rows: must be at most {MAX_POINTS}: leave some out")
     _check_one_server(kept)
@@ -197,7 +210,7 @@ def calibrate(
     first = kept[0]
     assert first.device is not None
     times = MeasuredTimes(
-        source=clean(", ".join(dict.fromkeys(map(_source, sources))), 200),
+        source=clean(source, 200),
         predicted_by=VERSION,
         engine=first.engine,
         device=first.device.name.partition("+")[0],
@@ -207,9 +220,7 @@ def calibrate(
     )
     if memory:
         _check_log(memory, times)
-    found = OwnServer(times, measured, n_suspect=len(rows) - len(kept), out=out)
-    files.write(Path(out), found.content())
-    return found
+    return OwnServer(times, measured, n_suspect=len(rows) - len(kept))
 
 
 def _check_one_server(rows: Sequence[SpeedRow]) -> None:

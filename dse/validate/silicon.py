@@ -32,6 +32,12 @@ CLASSES = {
     "every": "all sizes, far-off rows too",
 }
 GEMM_CLASSES = {**CLASSES, "serving": "larger than the cache", "all": "all sizes, at most 256 rows"}
+#: parts of kernels in words
+PARTS = {
+    "attention": "attention over 16-bit keys and values",
+    "gemm": "products with weights",
+    "kv.fp8": "attention over FP8 keys and values",
+}
 #: what the cache factor of rows inside the last-level cache is tried at, as a share of the time from memory
 CACHE_SHARES = tuple(np.geomspace(0.05, 1.0, 61))
 

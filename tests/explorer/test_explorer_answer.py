@@ -5,6 +5,7 @@ import pytest
 from cases import each
 from dse.explorer import bench, cards, common_fields, request, tray, verdict
 from dse.explorer import opened as row_of
+from dse.explorer.badge import badge_of
 from dse.explorer.pages import answer
 from dse.report import present
 from explorer_page import opened, plain, said, values_of, wrong
@@ -35,7 +36,7 @@ def test_a_design_that_does_not_fit_says_by_what_and_what_to_do():
     steps = {step.label: step for step in row_of.next_steps(here, row)}
     assert steps["Weights in fp8"].design == {"weights": "fp8"}
     assert steps["2 devices"].design == {"tp": 2}
-    assert bench.badge(row) == "does not fit"
+    assert badge_of(row).text == "does not fit"
 
 
 def test_a_format_that_the_server_refuses_is_said_in_its_row_and_is_never_taken():
@@ -43,7 +44,7 @@ def test_a_format_that_the_server_refuses_is_said_in_its_row_and_is_never_taken(
     nvfp4 = {"device": "h100", "model": "gpt-oss-120b", "tp": 2, "quantizer": "nvfp4"}
     here = of(nvfp4, {**nvfp4, "quantizer": "fp8"}, batch=64)
     refused, fp8 = here.answered
-    assert bench.badge(refused) == "not run by vLLM"
+    assert badge_of(refused).text == "not run by vLLM"
     assert refused.refusals["nvfp4"].startswith("vLLM 0.33.0 refuses it: no backend")
     assert fp8.refusals == {}
     one = "device.h100~model.gpt-oss-120b~tp.2~quantizer."
@@ -70,7 +71,7 @@ def test_what_no_engine_of_a_chip_runs_is_in_no_verdict(allowed):
     here = of(oaken, {**oaken, "quantizer": "sinkq"}, batch=64)
     own, other = here.answered
     assert other.result["throughput_tokens_per_s"] > 0
-    assert bench.badge(other) == "not run by its software"
+    assert badge_of(other).text == "not run by its software"
     assert other.refusals == {"sinkq": "no engine of Oaken-HBM runs it"}
     assert bool(verdict.lead(other, own)) == allowed
     assert verdict.verdict(here).taken is own
@@ -229,12 +230,6 @@ def test_weights_as_released_are_not_noted():
     assert "--weights" not in " ".join(row_of.notes(released.current))
 
 
-def test_badges_say_how_times_are_known():
-    rows = of({}, {"quantizer": "int4_per_token_head"}, {"device": "oaken-hbm"}, {"device": "mi300x"}).rows
-    words = [bench.badge(row).partition(",")[0] for row in rows]
-    assert words == ["measured", "assumed", "estimated", "assumed"]
-
-
 @pytest.mark.parametrize(
     ("second", "other"),
     [
@@ -265,9 +260,7 @@ def test_designs_are_called_for_what_differs_and_equal_ones_are_numbered():
 def test_a_device_whose_numbers_were_changed_is_not_called_measured():
     """An H200 at 9.6 TB/s was measured by nobody."""
     row = of({}, {"edits": "memory_bandwidth=9.6 TB/s"}).rows[1]
-    said = bench.badge(row)
-    assert said.startswith("assumed, within ")
-    assert said.endswith(" but for memory_bandwidth=9.6 TB/s")
+    assert badge_of(row).text.endswith("what-if")
 
 
 def test_one_word_for_what_fits():

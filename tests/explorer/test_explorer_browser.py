@@ -161,7 +161,7 @@ PAGES = {
     "?batch=32": ("speeds", "Device", "h100", "device=h100", "PNG"),
     "size?load=rate&rate=2": ("load-tpot_s", "Language model", "llama2-13b", "model=llama2-13b", "SVG"),
     "why?batch=32": ("step", "Language model", "llama2-13b", "model=llama2-13b", "PDF"),
-    "trust?validation_document=NQKV": ("silicon", "Device", "l40s", "device=l40s", "Parquet"),
+    "trust?trust_tab=papers": ("silicon", "Kernels of", "L40S", "validation_device=L40S", "Parquet"),
 }
 
 

@@ -24,7 +24,6 @@ TEXTS = {
     "speculative_config": '{"model": "tinyllama-1.1b", "num_speculative_tokens": 2}',
     "lab_parameters": "format=e5m2",
     "lab_compared": "int8; kivi:bits=4",
-    "validation_words": "kv",
     "front_batches": "4, 8",
     "front_inputs": "64",
     "front_tps": "1, 2",
@@ -49,6 +48,8 @@ CHOICES = {
     "front_maximize": ["max_batch"],
     "front_minimize": ["kv_bytes"],
 }
+#: drawn as tabs; those at the end of whose key stands "tab" hide what is not chosen
+TABS = ("trust_by", "trust_tab")
 #: moved on their own: another choice takes them back, they are drawn when there is a front, or exclude another
 LATER = ("edits", "parameters", "filter", "kv_cache", "weights")
 #: shares, layers and heads that the dump has, and devices that divide what the model has, which has no experts
@@ -87,8 +88,17 @@ def other(field):
 
 
 def widget(app, field):
+    if field.key in TABS:
+        return app.button_group(key=field.key)
     kinds = {"choice": app.selectbox, "choices": app.multiselect, "switch": app.checkbox, "text": app.text_input}
     return kinds.get(sort_of(field), app.number_input)(key=field.key)
+
+
+def is_drawn(app, field):
+    try:
+        return widget(app, field) is not None
+    except KeyError:
+        return False
 
 
 def move(app, fields):
@@ -117,11 +127,19 @@ def test_each_widget_of_a_page_is_moved(path):
     assert not app.exception
     # one sample, nothing to choose; limits have widgets of their own
     fields = [field for field in MODULES[path].FIELDS if field not in (DATA, *LIMITS)]
-    move(app, [field for field in fields if not field.key.endswith(LATER)])
-    finished(app)
-    assert not app.exception
-    move(app, [field for field in fields if field.key.endswith(LATER)])
-    labelled(app)
+    hiding = next((field for field in fields if field.key.endswith("_tab")), None)
+    left = [field for field in fields if field is not hiding]
+    for tab in hiding.options() if hiding else [None]:
+        if hiding:
+            widget(app, hiding).set_value(tab).run()
+        here = [field for field in left if is_drawn(app, field)]
+        left = [field for field in left if field not in here]
+        move(app, [field for field in here if not field.key.endswith(LATER)])
+        finished(app)
+        assert not app.exception
+        move(app, [field for field in here if field.key.endswith(LATER)])
+        labelled(app)
+    assert left == []
 
 
 #: fields that a stack alone has, or models with constant states, by a design that has them

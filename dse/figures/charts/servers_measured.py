@@ -216,6 +216,54 @@ def by_model(source: Source) -> Chart | None:
     )
 
 
+#: column of errors.csv -> name and look of its marks; `unseen_` by fits that saw no row of the group
+_MARKS = {
+    "tpot_mean": ("mean error", style.Style(style.BLUE, marker="circle")),
+    "unseen_tpot_mean": ("mean error, group left out of the fit", style.Style(style.ORANGE, marker="square")),
+    "tpot_p90": ("9 of 10 servers within", style.Style(style.SKY, marker="diamond")),
+}
+
+
+@figure(
+    "servers_accuracy",
+    "Errors of TPOT on measured servers by group, with the share inside their intervals.",
+    by(_COMMAND, "errors", "tables/serving", "serving"),
+    ("by", "group", "predicted", "tpot_mean", "tpot_p90", "tpot_inside"),
+    order=365,
+)
+def by_group(source: Source) -> Chart | None:
+    """A line a group in the table's order, as column `name` calls it where there is one; a star on those that
+    `about["chosen"]` names."""
+    table = source.table[source.table["tpot_mean"].notna()]
+    if table.empty:
+        return None
+    groups = [str(group) for group in table["name" if "name" in table else "group"]]
+    names = [
+        f"{group} ({n:,} server{'' if n == 1 else 's'}, {100 * inside:.0f} % in interval)"
+        for group, n, inside in zip(groups, table["predicted"], table["tpot_inside"], strict=True)
+    ]
+    place = {k: len(names) - 1 - k for k in range(len(names))}
+    series = []
+    for column, (shown, look) in _MARKS.items():
+        known = [k for k, value in enumerate(table.get(column, ())) if pd.notna(value)]
+        values = [float(table[column].iloc[k]) for k in known]
+        texts = (f"{names[k]}\n{shown}: {100 * value:.1f} %" for k, value in zip(known, values, strict=True))
+        if known:
+            series.append(marks.points(shown, values, (place[k] for k in known), look, texts))
+    x = axes.linear("error in time per token", "%", [v for line in series for v in line.x], axes.PERCENT)
+    chosen = [k for k, group in enumerate(groups) if group in source.about.get("chosen", ())]
+    if chosen:
+        at = [float(table["tpot_mean"].iloc[k]) for k in chosen]
+        look = style.Style(style.BLACK, marker="star")
+        series.append(marks.points("the chosen design's", at, (place[k] for k in chosen), look, size=1.5))
+    return Chart(
+        "How far off on measured servers",
+        panels=(Panel("", x, axes.categories("group", names[::-1]), tuple(series)),),
+        panel_height_pt=40 + 14 * len(names),
+        notes=("Means of |predicted / measured - 1|; intervals should hold 80 %.",),
+    )
+
+
 def charts_of(judged: Sequence[JudgedServer]) -> dict[str, Chart]:
     """Both figures, by the name of their files; empty where no measured row was predicted."""
     table, by_group = table_of(judged), pd.DataFrame(errors(list(judged)))
