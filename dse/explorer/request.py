@@ -261,7 +261,7 @@ class PointAnswer:
 
     @property
     def text(self) -> str:
-        """What `dse point` prints. Raises DseError."""
+        """The text of `dse point`. Raises DseError."""
         return present.point_text(self.request.point())
 
 

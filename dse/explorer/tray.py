@@ -51,7 +51,7 @@ class Tray:
         return self.designs[self.at]
 
     def hoisted(self) -> "tuple[dict[str, Any], Tray]":
-        """What all designs have of their own alike, as values of the question by key, and the designs without it."""
+        """Things that all designs have of their own alike, as values of the question by key, and the designs without it."""
         question: dict[str, Any] = {}
         for own, shared in _SHARED.items():
             first = self.designs[0].values.get(own)

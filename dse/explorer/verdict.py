@@ -70,7 +70,7 @@ def verdict(bench: Bench) -> Verdict:
 
 
 def _nearest(bench: Bench) -> str:
-    """What comes nearest where nothing keeps what is asked, and where it is said what would."""
+    """The design that comes nearest where nothing keeps what is asked, and where it is said what would."""
     running = [row for row in bench.answered if row.result["feasible"] and competes(row.result)]
     if not running:
         return f"{bench.current.name}: {bench.current.why_not}. Its row below says what would."
@@ -104,7 +104,7 @@ def lead(row: BenchRow, other: BenchRow) -> str:
 
 
 def _of_load(bench: Bench, kept: Sequence[BenchRow]) -> Verdict:
-    """Which design holds a rate, or sessions, for the least money: what `dse recommend` says of these servers."""
+    """The design that holds a rate, or sessions, for the least money: what `dse recommend` says of these servers."""
     loads = {row.name: request.load_request(row.values) for row in kept}
     try:
         answer = recommended(tuple((row.name, row.asked or row.request, loads[row.name]) for row in kept))

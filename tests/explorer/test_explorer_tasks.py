@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import dse
-from browser import STILL, choose, idle, needs_browser, new_page, opened_as, sync_api, uploader, wait_for_figure
+from browser import ROOT, STILL, choose, idle, needs_browser, new_page, opened_as, sync_api, uploader, wait_for_figure
 from dse.core.units import plain
 
 pytestmark = [needs_browser, pytest.mark.browser]
