@@ -100,8 +100,8 @@ def _ask() -> None:
         max_chars=server_flags.MAX_LETTERS,
         placeholder="Llama 3.1 70B on 8x H200, 8k in, 500 out, within 50 ms; a hub's name; vllm serve ...",
         label_visibility="collapsed",
-        help="A model, devices, lengths, limits and a load in words, an address at Hugging Face, or a server's command: "
-        "what it names is set below.",
+        help="A model, devices, lengths, limits and a load in words, an address at Hugging Face, or a server's "
+        "command: what it names is set below.",
         width="stretch",
     )
 

@@ -51,7 +51,7 @@ class Tray:
         return self.designs[self.at]
 
     def hoisted(self) -> "tuple[dict[str, Any], Tray]":
-        """Things that all designs have of their own alike, as values of the question by key, and the designs without it."""
+        """Values that all designs have alike of their own, by the question's key, and the designs without them."""
         question: dict[str, Any] = {}
         for own, shared in _SHARED.items():
             first = self.designs[0].values.get(own)
