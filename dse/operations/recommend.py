@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 #: output tokens of a turn, where none are given
 AGENT_OUTPUT = 256
+#: without devices
+NO_DEVICES = "devices is missing: name those to choose from, such as h100,l40s or 8xh200, or --cloud aws for all it has"
 #: fields of a workload that a user says; the search has the rest
 SAID = (
     "input_tokens",
@@ -80,7 +82,7 @@ class Recommend(AssumesLike, WithAgents, WithHost, WithLimits, Sourced, WithFigu
     devices: Sequence[str] = option(
         (),
         kind=NAMES,
-        help="Devices to choose from; with a number, 8xh200, no more than so many.",
+        help="Devices to choose from; with a number, 8xh200, no more than so many; default: all that --cloud lists.",
         former=("--device",),
         metavar="A,B",
         is_said=True,
@@ -158,9 +160,11 @@ class Recommend(AssumesLike, WithAgents, WithHost, WithLimits, Sourced, WithFigu
         """Devices, and a model, by itself or in today's command; a plan has both."""
         if self.check:
             return ""
-        missing = "" if self.model or self.start else "--model"
-        missing = missing if self.devices else "--devices"
-        return f"{missing} is missing: see dse recommend --help" if missing else ""
+        if not self.devices and not self.cloud:
+            return f"--{NO_DEVICES}"
+        if not self.model and not self.start:
+            return "--model is missing: name one, such as qwen3-32b (`dse list models`), or give --from a server's command"
+        return ""
 
     def unused(self) -> dict[str, str]:
         """Without a load the devices are full: most throughput is what is left to ask. A plan has all of it."""
@@ -173,7 +177,7 @@ class Recommend(AssumesLike, WithAgents, WithHost, WithLimits, Sourced, WithFigu
         if self.sessions is None and self.trace is None:
             shares = "without --sessions or --trace, whose prompts begin alike"
             why |= {"host_cache": shares, "no_prefix_cache": shares}
-            if self.rate is None and self.requests is None:
+            if self.rate is None and self.requests is None and self.objective != "throughput":
                 why |= {"objective": "without --rate or --requests, when the most throughput is searched"}
         if self.sessions is None:
             why |= dict.fromkeys(self.of_sessions, "without --sessions")
@@ -183,10 +187,7 @@ class Recommend(AssumesLike, WithAgents, WithHost, WithLimits, Sourced, WithFigu
         for name, of in lengths.items():
             if getattr(self, name) is not None:
                 why |= dict.fromkeys(of, f"with --{name}, which has lengths of its own")
-        # of options beside these the default may be said: an agent does
-        usual = {field.name: field.default for field in fields_of(type(self))}
-        beside = (*self.of_sessions, "no_prefix_cache", "host_overlap")
-        return {name: text for name, text in why.items() if name not in beside or getattr(self, name) != usual[name]}
+        return why
 
     def value(self, outcome: Any) -> Recommendation:
         """The deployments that hold the load within the limits."""
@@ -199,13 +200,13 @@ class Recommend(AssumesLike, WithAgents, WithHost, WithLimits, Sourced, WithFigu
             return self._checked(self.check)
         from dse.questions import grid, recommend, search, server_design
         from dse.questions.changes import changes
-        from dse.specs import prices
+        from dse.specs import prices, server_flags
         from dse.specs.measurements import CLOSED
 
         self._check_one()
         devices, counts = self._hardware()
         if not devices:
-            raise InputError("devices is missing: name those to choose from, such as h100 or 8xh200")
+            raise InputError(NO_DEVICES)
         priced = prices.prices_of(devices, self.cloud, prices.own(several(self.price)))
         if unpriced := [name for name in devices if name not in priced]:
             add = f"add --price {unpriced[0]}=USD, an hour of a device"
@@ -233,7 +234,7 @@ class Recommend(AssumesLike, WithAgents, WithHost, WithLimits, Sourced, WithFigu
             raise InputError(f"budget = {show(self.budget)}: one device costs {least:,.4g} USD an hour: give more")
         asked = server_design.Demand(load, limits_s)
         choices = grid.Choices(
-            engines=None if self.engines is None else tuple(several(self.engines)),
+            engines=None if self.engines is None else tuple(map(server_flags.stack_of, several(self.engines))),
             quantizers=None if self.quantizers is None else tuple(several(self.quantizers)),
             most=self.most or MOST_DEVICES,
             any_size=self.any_size,
@@ -349,8 +350,10 @@ class Recommend(AssumesLike, WithAgents, WithHost, WithLimits, Sourced, WithFigu
 
     def _hardware(self) -> tuple[dict[str, HardwareSpec], Mapping[str, int]]:
         """Devices by name, and how many there are of those that say it. Raises InputError and SpecError."""
+        from dse.specs import prices
+
         devices, counts = {}, {}
-        for asked in several(self.devices):
+        for asked in several(self.devices) or (prices.listed(self.cloud) if self.cloud else ()):
             count, name = counted(asked) or (None, asked)
             spec = hardware(name)
             key = name if isinstance(name, str) else spec.name
