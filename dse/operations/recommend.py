@@ -324,16 +324,19 @@ class Recommend(AssumesLike, WithAgents, WithHost, WithLimits, Sourced, WithFigu
     def _of_log(self, device: HardwareSpec) -> dict[str, Any]:
         """The fields that the server of a start-up log sets. Raises InputError for one that does not start."""
         from dse.operations.logs import content_of
+        from dse.specs import server_flags
+        from dse.specs.engines import ENGINES
         from dse.validate import check_log, startup_log
 
         content, source = content_of(self.start)
         log = startup_log.read(startup_log.text_of(content, source))
-        if log.engine not in ("vllm", "sglang", "trtllm"):
-            raise InputError(f"from = {show(source)}: is of {log.title}: must be of vLLM, SGLang or TensorRT-LLM")
+        if log.engine not in server_flags.engines():
+            known = ", ".join(ENGINES[stack] for stack in server_flags.engines())
+            raise InputError(f"from = {show(source)}: is of {log.title}: must be of one of {known}")
         if log.failure:
             raise InputError(f"from = {show(source)}: does not start or breaks down: `dse check-log` says what to do")
         model = language_model(self.model) if self.model else check_log.model_of(log)
-        return {"model": log.model, **check_log.fields_of(log, device, model)}
+        return {"model": log.model, "stack": log.engine, **check_log.fields_of(log, device, model)}
 
     def _budget_usd(self) -> float:
         """USD an hour at most. Raises InputError."""

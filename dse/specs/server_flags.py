@@ -97,6 +97,8 @@ class EngineFlags:
     #: formats that are made of 16-bit weights as they are loaded -> the engine's word
     online: Mapping[str, str]
     flags: Mapping[str, Flag]
+    #: what joins the machines of one server: as usual, and where ranks of data parallel are devices of their own
+    machines: Mapping[str, str]
 
 
 @dataclass
@@ -121,6 +123,7 @@ def engines() -> Mapping[str, EngineFlags]:
             always=tuple(entry["always"]),
             per_rank=tuple(entry["per_rank"]),
             online=entry["online"],
+            machines=entry["machines"],
             flags={name: Flag(tuple(names.split()), *more) for name, (names, *more) in entry["flags"].items()},
         )
         for stack, entry in data.items()
