@@ -272,7 +272,7 @@ def test_how_sure_has_the_correlations_and_medians_that_ship():
     assert f"| r | {' | '.join(f'{getattr(shared, name):g}' for name in names)} | 0 |" in text
     assert f"likeliest of {shared.n_points:,} pairs" in text
     assert f"a correlation of r = {shared.load:g} (" in text
-    left = ["{:.2f}".format((1 - 2 * (shared.load * r) ** 2 / (1 + shared.load)) ** 0.5) for r in (1, shared.split)]
+    left = [f"{(1 - 2 * (shared.load * r) ** 2 / (1 + shared.load)) ** 0.5:.2f}" for r in (1, shared.split)]
     assert "of that split {}; of another number of devices {}".format(*left) in text
     with (ROOT / "dse/data/serving.csv").open() as file:
         rows = {(row["by"], row["group"]): row for row in csv.DictReader(file)}

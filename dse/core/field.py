@@ -298,7 +298,12 @@ EXACT = Kind(
     sort="number",
 )
 _WRITTEN = rf"{_DECIMAL} *%?", "a share from 0 to 1, such as 1% or 0.01"
-PERCENT = Kind(_reader(_WRITTEN[0], _percent, _WRITTEN[1]), write=lambda value: f"{100 * value:.10g}%")
+PERCENT = Kind(
+    _reader(_WRITTEN[0], _percent, _WRITTEN[1]),
+    write=lambda value: f"{100 * value:.10g}%",
+    has=SHARE.has,
+    allowed=lambda field: _WRITTEN[1],
+)
 #: as SHARE, written 0.5 or 50%
 PART = replace(SHARE, parse=_reader(_WRITTEN[0], _part, _WRITTEN[1]))
 NAMES = Kind(parse_names, write=_joined)

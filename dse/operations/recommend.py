@@ -87,7 +87,9 @@ class Recommend(AssumesLike, WithAgents, WithHost, WithLimits, Sourced, WithFigu
         metavar="A,B",
         is_said=True,
     )
-    rate: float | None = option(None, "Requests a second, which come at random.", NUMBER, metavar="20", low=1e-6)
+    rate: float | None = option(
+        None, "Requests a second, which come at random.", NUMBER, metavar="20", low=1e-6, high=1e12
+    )
     requests: int | None = option(
         None, "Requests at all times, in place of a rate.", WHOLE, metavar="64", low=1, high=MAX_BATCH
     )
@@ -127,6 +129,8 @@ class Recommend(AssumesLike, WithAgents, WithHost, WithLimits, Sourced, WithFigu
         f"{100 * USUAL_DROP:g} %, unless --quantizers names it.",
         PERCENT,
         metavar="1%",
+        low=0,
+        high=1,
     )
     engines: Sequence[str] | None = option(
         None, f"Engines to choose from; default: {', '.join(SEARCHED_ENGINES)}.", NAMES, metavar="A,B"
@@ -163,7 +167,9 @@ class Recommend(AssumesLike, WithAgents, WithHost, WithLimits, Sourced, WithFigu
         if not self.devices and not self.cloud:
             return f"--{NO_DEVICES}"
         if not self.model and not self.start:
-            return "--model is missing: name one, such as qwen3-32b (`dse list models`), or give --from a server's command"
+            return (
+                "--model is missing: name one, such as qwen3-32b (`dse list models`), or a server's command with --from"
+            )
         return ""
 
     def unused(self) -> dict[str, str]:
@@ -308,7 +314,7 @@ class Recommend(AssumesLike, WithAgents, WithHost, WithLimits, Sourced, WithFigu
         """The fields that today's server sets, and the flags of its command that no field has. Raises InputError."""
         if not self.start:
             return {}, []
-        from dse.specs import server_flags
+        from dse.specs import catalog, server_flags
 
         text = self.start.replace("\\\n", " ").strip()
         if "\n" in text or (len(text.split()) == 1 and text != "-"):
@@ -319,7 +325,10 @@ class Recommend(AssumesLike, WithAgents, WithHost, WithLimits, Sourced, WithFigu
             raise InputError(f"from = {show(self.start)}: must be {allowed}")
         # as typed: several checkpoints have one shape, and one file
         named = {"model": command.model_name} if command.model_name else {}
-        return command.values | named, command.left_out
+        shipped = catalog.shipped_model_file(str(self.model)) if self.model else None
+        is_other = self.model and named and (shipped is None or shipped.stem != command.values["model"])
+        other = [f"its model {command.model_name}, as --model is given"] if is_other else []
+        return command.values | named, [*other, *command.left_out]
 
     def _of_log(self, device: HardwareSpec) -> dict[str, Any]:
         """The fields that the server of a start-up log sets. Raises InputError for one that does not start."""

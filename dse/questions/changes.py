@@ -104,7 +104,9 @@ def changes(line: str, said: Mapping[str, Any], left_out: Sequence[str], found: 
     if best:
         target, stack = best.server, today_work.stack
         if target.work.stack != stack:
-            single.append(tried(f"{stack or 'any engine'} -> {target.work.stack}", stack=target.work.stack))
+            engine, _, release = (stack or "any engine").partition("@")
+            newest = " of its newest release" if release and engine == target.work.stack else ""
+            single.append(tried(f"{stack or engine} -> {target.work.stack}{newest}", stack=target.work.stack))
         if target.design.name != design.name:
             single.append(tried(f"{design.name} -> {target.design.name}", target.design))
         split = {name: getattr(target.work, name) for name in layouts.SPLIT}

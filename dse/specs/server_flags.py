@@ -155,7 +155,7 @@ def stack_of(text: str) -> str:
     return (titles | SERVERS).get(name.lower(), name) + at + release
 
 
-def flag_of(stack: str | None, name: str) -> str:
+def flag_of(stack: str, name: str) -> str:
     """The flag of a field in the words of an engine; that of `dse` where it has none."""
     flag = engines()[stack].flags.get(name) if stack in engines() else None
     return flag.names[0] if flag else f"--{ASKED[name].name}"

@@ -269,6 +269,8 @@ def test_text_and_json_of_the_command(run):
         ({"rate": 1, "devices": ["h100", "h100"]}, "is there twice"),
         ({"rate": 1, "engines": ["vlm"]}, "vlm"),
         ({"rate": 0.0}, "rate = 0"),
+        ({"rate": math.inf}, "rate = inf"),
+        ({"rate": 1, "max_drop": 2.0}, "max-drop = 2: must be a share from 0 to 1, such as 1% or 0.01"),
         ({"devices": ["1xh100"], "quantizers": ["oaken"]}, "No design here is run"),
         ({"rate": 1, "devices": ["rtx-4090"], "model": "llama3.1-405b", "most": 1}, "a larger --most"),
         ({"rate": 1, "devices": ["1xrtx-4090"], "model": "llama3.1-70b"}, "more of them (--devices 8xrtx-4090)"),
@@ -280,6 +282,12 @@ def test_refused_in_a_line(more, says):
         dse.recommend(**asked)
     assert says in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_bare_one_may_be_one_percent_or_all_of_it(run):
+    status, out, err = run(*["recommend", "--model", "qwen3-8b", "--devices", "h100", "--rate", "1", "--max-drop", "1"])
+    assert (status, out) == (2, "")
+    assert "max-drop = '1': must be a share from 0 to 1, such as 1% or 0.01" in err
 
 
 def test_a_drop_of_scores_that_is_not_known_to_be_small_is_left_out():
@@ -436,11 +444,20 @@ class TestFromToday:
         assert found.changes.single[-1].what == "without --max-num-batched-tokens"
         assert ("the image's release v0.19.0" in found.changes.left_out) == ("docker" in line)
 
+    def test_a_model_beside_that_of_the_line_is_said(self):
+        line = "vllm serve Qwen/Qwen3-32B -tp 2"
+        asked = {"devices": ["h100"], "engines": ["vllm"], "quantizers": ["fp16"], "requests": 1, "start": line}
+        assert dse.recommend(model="qwen3-8b", **asked).changes.left_out == (
+            "its model Qwen/Qwen3-32B, as --model is given",
+        )
+        assert not dse.recommend(model="Qwen3-32B", **asked).changes.left_out
+
     def test_to_do_nothing_is_the_first_that_is_said(self):
         best = dse.recommend(model="qwen3-8b", devices=["h100"], engines=["vllm"], quantizers=["fp16"], requests=8)
         again = dse.recommend(devices=["h100"], engines=["vllm"], quantizers=["fp16"], requests=8, start=best.command)
         assert again.changes.is_nothing
-        assert again.verdict == "Keep today's server: no change of it saves or gives much. Without it: r" + best.verdict[1:]
+        keep = "Keep today's server: no change of it saves or gives much. Without it: r"
+        assert again.verdict == keep + best.verdict[1:]
 
     @pytest.mark.parametrize("line", ["", "-", "echo hello", "vllm serve nobody/knows-this"])
     def test_lines_that_start_no_server_are_refused(self, line, run):

@@ -359,7 +359,6 @@ def test_several_machines_are_joined_as_the_engine_says(stack, asked, joined):
     assert ("several machines" in text) == bool(joined)
 
 
-
 def test_a_default_that_releases_differ_in_is_written_and_others_are_said():
     vllm, sglang = command("h100", "llama3.1-8b"), command("h100", "llama3.1-8b", stack="sglang")
     assert "--gpu-memory-utilization 0.92" in vllm.line
