@@ -378,7 +378,7 @@ def told(deployment: Fleet) -> Result:
         "sure": deployment.keeps,
         "runs": common.competes(row),
         "command": command.line,
-        "not_in_command": list(command.cannot),
+        "not_in_command": list(command.lacks),
         "assumptions": list(row["assumptions"]),
         "input_tokens": server.work.input_tokens,
         "output_tokens": server.work.output_tokens,
@@ -421,9 +421,10 @@ def first_limit(deployment: Fleet) -> str:
 
 def _command_text(deployment: Fleet) -> str:
     command = deployment.server.command
+    lacks = "; ".join(command.lacks)
     if not command.line:
-        return f"no command: {command.lacks}"
-    return f"{command.line}  (not in this line: {command.lacks})" if command.lacks else command.line
+        return f"no command: {lacks}"
+    return f"{command.line}  (not in this line: {lacks})" if lacks else command.line
 
 
 def words(deployment: Fleet) -> str:

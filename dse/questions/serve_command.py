@@ -65,16 +65,15 @@ class ServeCommand:
     machines: str = ""
 
     @property
-    def lacks(self) -> str:
-        """What is not in the line, in words; "" where it is whole."""
-        joined = f"several machines, joined by {self.machines}" if self.machines else ""
-        return "; ".join(filter(None, (*self.cannot, joined)))
+    def lacks(self) -> tuple[str, ...]:
+        """What is not in the line, in words."""
+        return self.cannot + ((f"several machines, joined by {self.machines}",) if self.machines else ())
 
     def text(self) -> str:
         """The command with what it does not say, in lines; "" where there is none."""
         if not self.line:
             return ""
-        return f"Run it: {self.line}" + (f"\nNot in this line: {self.lacks}" if self.lacks else "")
+        return f"Run it: {self.line}" + (f"\nNot in this line: {'; '.join(self.lacks)}" if self.lacks else "")
 
 
 @dataclass

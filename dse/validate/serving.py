@@ -250,8 +250,8 @@ def _rates(server: JudgedServer) -> tuple[float | None, float | None]:
 
 
 def compare(pairs: Sequence[tuple[float | None, tuple[float, ...] | None]]) -> dict[str, float | None]:
-    """Errors of (measured, (predicted, low, high)): mean, median and 90th percentile of their sizes, median with its sign,
-    share inside, relative width."""
+    """Errors of (measured, (predicted, low, high)): of sizes mean, median and 90th percentile, their median, share
+    inside, relative width."""
     known = np.array([(m, *three) for m, three in pairs if m and three])
     if not len(known):
         return dict.fromkeys(("mean", "median", "p90", "bias", "inside", "width"))
