@@ -188,7 +188,7 @@ def _part(text: str) -> float:
 
 
 def _percent(text: str) -> float:
-    """The same of small shares: NaN for a bare 1, which may mean 1 %."""
+    """A small share: NaN for a bare 1, which may mean 1 %."""
     share = _part(text)
     return share if share < 1 or text.endswith("%") else math.nan
 

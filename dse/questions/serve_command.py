@@ -66,7 +66,7 @@ class ServeCommand:
 
     @property
     def lacks(self) -> tuple[str, ...]:
-        """What is not in the line, in words."""
+        """Parts of the design and names of machines that the line leaves out, in words."""
         return self.cannot + ((f"several machines, joined by {self.machines}",) if self.machines else ())
 
     def text(self) -> str:
