@@ -1644,7 +1644,8 @@ def recommend(
     pool.
 
     model: Model name, .toml file or config.json.
-    devices: Devices to choose from; with a number, 8xh200, no more than so many.
+    devices: Devices to choose from; with a number, 8xh200, no more than so many; default: all that
+        --cloud lists.
     rate: Requests a second, which come at random.
     requests: Requests at all times, in place of a rate.
     trace: Requests as in a trace: its lengths, its rate or --rate, and what prompts share where a

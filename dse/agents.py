@@ -90,8 +90,11 @@ def asked(cls: type[Operation], given: Mapping[str, Any]) -> Operation:
     for name, value in given.items():
         if name not in taken:
             raise InputError(f"unknown {show(name)}: {did_you_mean(name, taken)}")
-        if value is not None:
-            values[name] = _read(taken[name][0], value)
+        if value is None:
+            continue
+        read = _read(taken[name][0], value)
+        if taken[name][1] or read != taken[name][0].default:  # agents send defaults, also where they have no effect
+            values[name] = read
     if missing := [name for name, (_, is_needed) in taken.items() if is_needed and name not in values]:
         raise InputError(f"{missing[0]} is missing: {taken[missing[0]][0].help}")
     operation = asked_of(cls, signature_of(cls), (), values)

@@ -265,6 +265,25 @@ def test_readme_says_how_far_off_servers_are():
     assert f"[{int(rows['all', 'all']['rows']):,} whole servers]" in text
 
 
+def test_how_sure_has_the_correlations_and_medians_that_ship():
+    """The table of what designs share, and by hand the interval that two runs that agree leave of a design."""
+    text, shared = (ROOT / "docs/explanation/how-sure.md").read_text(), catalog.shared_errors()
+    names = ("split", "groups", "engine", "release", "device", "weights")
+    assert f"| r | {' | '.join(f'{getattr(shared, name):g}' for name in names)} | 0 |" in text
+    assert f"likeliest of {shared.n_points:,} pairs" in text
+    assert f"a correlation of r = {shared.load:g} (" in text
+    left = [f"{(1 - 2 * (shared.load * r) ** 2 / (1 + shared.load)) ** 0.5:.2f}" for r in (1, shared.split)]
+    assert "of that split {}; of another number of devices {}".format(*left) in text
+    with (ROOT / "dse/data/serving.csv").open() as file:
+        rows = {(row["by"], row["group"]): row for row in csv.DictReader(file)}
+    medians = [
+        f"{100 * float(rows[by, kind]['ttft_median']):.0f}"
+        for by in ("kind", "model left out")
+        for kind in ("dense", "mixture")
+    ]
+    assert "in the median {} and {}, {} and {} left out".format(*medians) in text
+
+
 def test_the_tutorial_compares_designs_by_their_numbers():
     rows = re.findall(
         r"^\| ([\w-]+) \| (\w+) \| (\d+) \| (\d+) \| ([\d.]+) \| ([\d,]+) \| (\w+) \|$",

@@ -128,7 +128,7 @@ def _option(name: str, form: Field, *, is_work: bool = False, **more: Any) -> cl
         return DeclaredOption([f"--{flag}/--no-{flag}", *off, name], default=form.default, **attrs)
     if is_work:
         attrs |= {"default": form.default, "show_default": form.default is not None}
-    elif form.default not in (None, ()):
+    elif form.default not in (None, (), ""):
         default = f"{form.default:g}" if isinstance(form.default, float) else form.default
         attrs |= {"default": default, "show_default": form.shows_default}
     few = "|".join(map(str, form.choices)) if form.kind is TEXT else form.unit.upper() if form.kind is NUMBER else ""

@@ -181,10 +181,16 @@ def _tokens(text: str) -> int:
     return round(Fraction(number) * {"": 1, "k": 1024, "m": 1024**2}[unit])
 
 
-def _percent(text: str) -> float:
+def _part(text: str) -> float:
     """A share as people write it, 1% or 0.01; NaN beyond 1."""
     share = float(text.rstrip("% ")) / (100 if text.endswith("%") else 1)
     return share if share <= 1 else math.nan
+
+
+def _percent(text: str) -> float:
+    """A small share: NaN for a bare 1, which may mean 1 %."""
+    share = _part(text)
+    return share if share < 1 or text.endswith("%") else math.nan
 
 
 def parse_bytes(name: str, text: str) -> int:
@@ -291,11 +297,14 @@ EXACT = Kind(
     allowed=lambda field: f"a number from {field.low:g} to {field.high:g}",
     sort="number",
 )
+_WRITTEN = rf"{_DECIMAL} *%?", "a share from 0 to 1, such as 1% or 0.01"
 PERCENT = Kind(
-    _reader(rf"{_DECIMAL} *%?", _percent, "a share from 0 to 1, such as 1% or 0.01"),
+    _reader(_WRITTEN[0], _percent, _WRITTEN[1]),
     write=lambda value: f"{100 * value:.10g}%",
+    has=SHARE.has,
+    allowed=lambda field: _WRITTEN[1],
 )
 #: as SHARE, written 0.5 or 50%
-PART = replace(SHARE, parse=PERCENT.parse)
+PART = replace(SHARE, parse=_reader(_WRITTEN[0], _part, _WRITTEN[1]))
 NAMES = Kind(parse_names, write=_joined)
 WHOLES, NUMBERS, SHARES = _several(WHOLE, "whole numbers"), _several(NUMBER, "numbers"), _several(SHARE, "shares")

@@ -73,8 +73,8 @@ def _command(row: BenchRow) -> None:
     command = serve_command(row.request.device_spec(), row.request.plan(), row.request.work)
     if command.line:
         st.code(command.line, language="bash", wrap_lines=True)
-        if command.cannot:
-            st.caption(escaped(f"Not in this line: {'; '.join(command.cannot)}"))
+        if command.lacks:
+            st.caption(escaped(f"Not in this line: {'; '.join(command.lacks)}"))
     st.code(request.command_of(request.operation(row.request)), language="bash", wrap_lines=True)
 
 

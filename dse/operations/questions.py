@@ -75,6 +75,8 @@ class CompareFormats(OnDevice, WithWorkload, Sourced, WithFigure):
         PERCENT,
         metavar="1%",
         is_said=True,
+        low=0,
+        high=1,
     )
     max_error: float | None = option(
         None,

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 #: output tokens of a turn, where none are given
 AGENT_OUTPUT = 256
+#: without devices
+NO_DEVICES = "devices is missing: name those to choose from, such as h100,l40s or 8xh200, or --cloud aws for all it has"
 #: fields of a workload that a user says; the search has the rest
 SAID = (
     "input_tokens",
@@ -80,12 +82,14 @@ class Recommend(AssumesLike, WithAgents, WithHost, WithLimits, Sourced, WithFigu
     devices: Sequence[str] = option(
         (),
         kind=NAMES,
-        help="Devices to choose from; with a number, 8xh200, no more than so many.",
+        help="Devices to choose from; with a number, 8xh200, no more than so many; default: all that --cloud lists.",
         former=("--device",),
         metavar="A,B",
         is_said=True,
     )
-    rate: float | None = option(None, "Requests a second, which come at random.", NUMBER, metavar="20", low=1e-6)
+    rate: float | None = option(
+        None, "Requests a second, which come at random.", NUMBER, metavar="20", low=1e-6, high=1e12
+    )
     requests: int | None = option(
         None, "Requests at all times, in place of a rate.", WHOLE, metavar="64", low=1, high=MAX_BATCH
     )
@@ -125,6 +129,8 @@ class Recommend(AssumesLike, WithAgents, WithHost, WithLimits, Sourced, WithFigu
         f"{100 * USUAL_DROP:g} %, unless --quantizers names it.",
         PERCENT,
         metavar="1%",
+        low=0,
+        high=1,
     )
     engines: Sequence[str] | None = option(
         None, f"Engines to choose from; default: {', '.join(SEARCHED_ENGINES)}.", NAMES, metavar="A,B"
@@ -158,9 +164,13 @@ class Recommend(AssumesLike, WithAgents, WithHost, WithLimits, Sourced, WithFigu
         """Devices, and a model, by itself or in today's command; a plan has both."""
         if self.check:
             return ""
-        missing = "" if self.model or self.start else "--model"
-        missing = missing if self.devices else "--devices"
-        return f"{missing} is missing: see dse recommend --help" if missing else ""
+        if not self.devices and not self.cloud:
+            return f"--{NO_DEVICES}"
+        if not self.model and not self.start:
+            return (
+                "--model is missing: name one, such as qwen3-32b (`dse list models`), or a server's command with --from"
+            )
+        return ""
 
     def unused(self) -> dict[str, str]:
         """Without a load the devices are full: most throughput is what is left to ask. A plan has all of it."""
@@ -173,7 +183,7 @@ class Recommend(AssumesLike, WithAgents, WithHost, WithLimits, Sourced, WithFigu
         if self.sessions is None and self.trace is None:
             shares = "without --sessions or --trace, whose prompts begin alike"
             why |= {"host_cache": shares, "no_prefix_cache": shares}
-            if self.rate is None and self.requests is None:
+            if self.rate is None and self.requests is None and self.objective != "throughput":
                 why |= {"objective": "without --rate or --requests, when the most throughput is searched"}
         if self.sessions is None:
             why |= dict.fromkeys(self.of_sessions, "without --sessions")
@@ -183,10 +193,7 @@ class Recommend(AssumesLike, WithAgents, WithHost, WithLimits, Sourced, WithFigu
         for name, of in lengths.items():
             if getattr(self, name) is not None:
                 why |= dict.fromkeys(of, f"with --{name}, which has lengths of its own")
-        # of options beside these the default may be said: an agent does
-        usual = {field.name: field.default for field in fields_of(type(self))}
-        beside = (*self.of_sessions, "no_prefix_cache", "host_overlap")
-        return {name: text for name, text in why.items() if name not in beside or getattr(self, name) != usual[name]}
+        return why
 
     def value(self, outcome: Any) -> Recommendation:
         """The deployments that hold the load within the limits."""
@@ -199,13 +206,13 @@ class Recommend(AssumesLike, WithAgents, WithHost, WithLimits, Sourced, WithFigu
             return self._checked(self.check)
         from dse.questions import grid, recommend, search, server_design
         from dse.questions.changes import changes
-        from dse.specs import prices
+        from dse.specs import prices, server_flags
         from dse.specs.measurements import CLOSED
 
         self._check_one()
         devices, counts = self._hardware()
         if not devices:
-            raise InputError("devices is missing: name those to choose from, such as h100 or 8xh200")
+            raise InputError(NO_DEVICES)
         priced = prices.prices_of(devices, self.cloud, prices.own(several(self.price)))
         if unpriced := [name for name in devices if name not in priced]:
             add = f"add --price {unpriced[0]}=USD, an hour of a device"
@@ -233,7 +240,7 @@ class Recommend(AssumesLike, WithAgents, WithHost, WithLimits, Sourced, WithFigu
             raise InputError(f"budget = {show(self.budget)}: one device costs {least:,.4g} USD an hour: give more")
         asked = server_design.Demand(load, limits_s)
         choices = grid.Choices(
-            engines=None if self.engines is None else tuple(several(self.engines)),
+            engines=None if self.engines is None else tuple(map(server_flags.stack_of, several(self.engines))),
             quantizers=None if self.quantizers is None else tuple(several(self.quantizers)),
             most=self.most or MOST_DEVICES,
             any_size=self.any_size,
@@ -307,7 +314,7 @@ class Recommend(AssumesLike, WithAgents, WithHost, WithLimits, Sourced, WithFigu
         """The fields that today's server sets, and the flags of its command that no field has. Raises InputError."""
         if not self.start:
             return {}, []
-        from dse.specs import server_flags
+        from dse.specs import catalog, server_flags
 
         text = self.start.replace("\\\n", " ").strip()
         if "\n" in text or (len(text.split()) == 1 and text != "-"):
@@ -318,21 +325,27 @@ class Recommend(AssumesLike, WithAgents, WithHost, WithLimits, Sourced, WithFigu
             raise InputError(f"from = {show(self.start)}: must be {allowed}")
         # as typed: several checkpoints have one shape, and one file
         named = {"model": command.model_name} if command.model_name else {}
-        return command.values | named, command.left_out
+        shipped = catalog.shipped_model_file(str(self.model)) if self.model else None
+        is_other = self.model and named and (shipped is None or shipped.stem != command.values["model"])
+        other = [f"its model {command.model_name}, as --model is given"] if is_other else []
+        return command.values | named, [*other, *command.left_out]
 
     def _of_log(self, device: HardwareSpec) -> dict[str, Any]:
         """The fields that the server of a start-up log sets. Raises InputError for one that does not start."""
         from dse.operations.logs import content_of
+        from dse.specs import server_flags
+        from dse.specs.engines import ENGINES
         from dse.validate import check_log, startup_log
 
         content, source = content_of(self.start)
         log = startup_log.read(startup_log.text_of(content, source))
-        if log.engine not in ("vllm", "sglang", "trtllm"):
-            raise InputError(f"from = {show(source)}: is of {log.title}: must be of vLLM, SGLang or TensorRT-LLM")
+        if log.engine not in server_flags.engines():
+            known = ", ".join(ENGINES[stack] for stack in server_flags.engines())
+            raise InputError(f"from = {show(source)}: is of {log.title}: must be of one of {known}")
         if log.failure:
             raise InputError(f"from = {show(source)}: does not start or breaks down: `dse check-log` says what to do")
         model = language_model(self.model) if self.model else check_log.model_of(log)
-        return {"model": log.model, **check_log.fields_of(log, device, model)}
+        return {"model": log.model, "stack": log.engine, **check_log.fields_of(log, device, model)}
 
     def _budget_usd(self) -> float:
         """USD an hour at most. Raises InputError."""
@@ -349,8 +362,10 @@ class Recommend(AssumesLike, WithAgents, WithHost, WithLimits, Sourced, WithFigu
 
     def _hardware(self) -> tuple[dict[str, HardwareSpec], Mapping[str, int]]:
         """Devices by name, and how many there are of those that say it. Raises InputError and SpecError."""
+        from dse.specs import prices
+
         devices, counts = {}, {}
-        for asked in several(self.devices):
+        for asked in several(self.devices) or (prices.listed(self.cloud) if self.cloud else ()):
             count, name = counted(asked) or (None, asked)
             spec = hardware(name)
             key = name if isinstance(name, str) else spec.name

@@ -9,8 +9,8 @@ from dse.questions import common, layouts
 from dse.questions.common import Candidate, Result
 from dse.questions.search import Fleet, Search, fleet_of
 from dse.questions.server_design import ServerDesign
+from dse.specs import server_flags
 from dse.specs.measurements import CLOSED, Bits
-from dse.specs.workload import ASKED
 
 #: a saving below this share of the cost, or of throughput, is no reason to change; assumed
 WORTH = 0.02
@@ -104,7 +104,9 @@ def changes(line: str, said: Mapping[str, Any], left_out: Sequence[str], found: 
     if best:
         target, stack = best.server, today_work.stack
         if target.work.stack != stack:
-            single.append(tried(f"{stack} -> {target.work.stack}", stack=target.work.stack))
+            engine, _, release = (stack or "any engine").partition("@")
+            newest = " of its newest release" if release and engine == target.work.stack else ""
+            single.append(tried(f"{stack or engine} -> {target.work.stack}{newest}", stack=target.work.stack))
         if target.design.name != design.name:
             single.append(tried(f"{design.name} -> {target.design.name}", target.design))
         split = {name: getattr(target.work, name) for name in layouts.SPLIT}
@@ -117,6 +119,6 @@ def changes(line: str, said: Mapping[str, Any], left_out: Sequence[str], found: 
         told = (*layouts.SPLIT, "stack", "weights")
         others = [name for name in own if name not in told and own[name] != getattr(work, name)]
         if others:
-            flags = ", ".join(f"--{ASKED[name].name}" for name in others)
+            flags = ", ".join(server_flags.flag_of((stack or "").partition("@")[0], name) for name in others)
             single.append(tried(f"without {flags}", **{name: getattr(work, name) for name in others}))
     return Changes(line, tuple(left_out), tried("today"), tuple(single), best)

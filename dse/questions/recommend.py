@@ -172,7 +172,10 @@ class Recommendation(QuestionAnswer):
         """The best deployment, in a sentence."""
         first, limits = self.first, self.search.demand.limits
         sure = f"; {sure_text(first.keeps)} sure to keep {limits_text(limits)}" if limits else ""
-        return f"Run {words(first)}, for {_usd(first.usd_per_hour)} an hour{sure}."
+        run = f"{words(first)}, for {_usd(first.usd_per_hour)} an hour{sure}."
+        if self.changes and self.changes.best is first and self.changes.is_nothing:
+            return f"Keep today's server: no change of it saves or gives much. Without it: run {run}"
+        return f"Run {run}"
 
     def _card_lines(self) -> list[list[str]]:
         rows = [told(deployment) for deployment in self.shown.values()]
@@ -230,7 +233,7 @@ class Recommendation(QuestionAnswer):
         chance = sure_text(ahead(rival, first).sure)
         return (
             f"Runner-up: {words(rival)}. It lost as it {why_lost(rival, first, self.search.objective)}; {chance} sure "
-            "to hold more load for the same money after all."
+            f"to {'hold more load for the same money' if self.search.demand.amount else 'give more'} after all."
         )
 
     def _best_of(self, axis: str) -> dict[str, Fleet | None]:
@@ -245,8 +248,8 @@ class Recommendation(QuestionAnswer):
 
     def _others(self) -> list[str]:
         """The best of each other engine and device, a line each."""
-        within = " within the limits" if self.search.demand.limits else ""
-        none = f"none that runs{within}" + (" at up to twice the cost" if self.search.tried_usd < math.inf else "")
+        none = f"none that runs{_within(self.search.demand)}"
+        none += " at up to twice the cost" if self.search.tried_usd < math.inf else ""
         lines = []
         for axis, own in _tried_as(self.first).items():
             best = [(name, fleet) for name, fleet in self._best_of(axis).items() if name != own]
@@ -272,10 +275,8 @@ class Recommendation(QuestionAnswer):
         lines += [self._without_cache()] if first.results.get("hit_rate") else []
         if not server.is_exact:
             exact = next((d for d in self.search.ranked if d.server.is_exact), None)
-            over = f"more than {_usd(search.SPEND * first.usd_per_hour)}" if exact is None else _usd(exact.usd_per_hour)
-            lines.append(
-                f"16-bit keys and values: {over} an hour" + (f" ({words(exact)})." if exact else ", or out of reach.")
-            )
+            over = f"more than {_usd(search.SPEND * first.usd_per_hour)} an hour, or out of reach"
+            lines.append(f"16-bit keys and values: {_at_best(exact, self.search.objective) if exact else over}.")
         return lines
 
     def _without_cache(self) -> str:
@@ -327,7 +328,7 @@ class Recommendation(QuestionAnswer):
         return [
             {"load": name, "run": words(d), "usd": _usd(d.usd_per_hour)}
             if d
-            else {"load": name, "run": "-", "usd": "-"}
+            else {"load": name, "run": "nothing within the devices and the budget", "usd": "-"}
             for name, d in self.other_loads.items()
         ]
 
@@ -377,7 +378,7 @@ def told(deployment: Fleet) -> Result:
         "sure": deployment.keeps,
         "runs": common.competes(row),
         "command": command.line,
-        "not_in_command": list(command.cannot),
+        "not_in_command": list(command.lacks),
         "assumptions": list(row["assumptions"]),
         "input_tokens": server.work.input_tokens,
         "output_tokens": server.work.output_tokens,
@@ -420,7 +421,7 @@ def first_limit(deployment: Fleet) -> str:
 
 def _command_text(deployment: Fleet) -> str:
     command = deployment.server.command
-    lacks = "; ".join(command.cannot)
+    lacks = "; ".join(command.lacks)
     if not command.line:
         return f"no command: {lacks}"
     return f"{command.line}  (not in this line: {lacks})" if lacks else command.line
@@ -451,14 +452,16 @@ def _at_best(fleet: Fleet, objective: str) -> str:
 
 
 def ahead(fleet: Fleet, other: Fleet) -> Gain:
-    """The load that a fleet really holds for its money over that of another: as computed, with what is unsure of the
-    rates of the two servers."""
+    """The load that a fleet really holds for its money over that of another, of full devices the tokens that it likely
+    gives: as computed, with what is unsure of the rates of the two servers."""
     rows = fleet.results, other.results
     gain = uncertainty.gain(*rows)
     rates = [float(row[uncertainty.RATE]) for row in rows]
     limits = fleet.server.demand.limits
     held = [one.n_servers * one.server.holds_within(limits, False) / one.usd_per_hour for one in (fleet, other)]
     scale = held[0] / held[1] / (rates[0] / rates[1])
+    if fleet.server.demand.amount is None:  # which has the middles of the intervals in it
+        scale = fleet.likely_tokens_per_s / other.likely_tokens_per_s / uncertainty.middle(gain.low, gain.high)
     scaled = uncertainty.gain_within(scale * gain.low, scale * gain.high)
     return scaled._replace(sure=uncertainty.at_most(scaled.sure, rows))
 
@@ -470,19 +473,18 @@ def why_lost(rival: Fleet, first: Fleet, objective: str) -> str:
     if objective == "devices" and rival.n_devices > first.n_devices:
         return f"takes {rival.n_devices:,} devices, not {first.n_devices:,}"
     if objective == "throughput":
-        if first.server.is_exact and not rival.server.is_exact:
+        if rival.likely_tokens_per_s > first.likely_tokens_per_s:
             return f"stores fewer bits for at most {RERUN_90:.0%} more throughput, as much as runs differ by"
-        if rival.tokens_per_s >= first.tokens_per_s:
-            least, most = rival.likely_tokens_per_s, first.likely_tokens_per_s
-            return f"likely gives less at the most load within the limits: {least:,.0f} token/s, not {most:,.0f}"
-        return f"gives {rival.tokens_per_s:,.0f} token/s, not {first.tokens_per_s:,.0f}"
+        least, most = _apart(rival.likely_tokens_per_s, first.likely_tokens_per_s)
+        unit = "token/s a device" if first.server.demand.amount else "token/s"
+        return f"likely gives {least} {unit} at the most load{_within(first.server.demand)}, not {most}"
     if rival.usd_per_hour > first.usd_per_hour * (1 + common.TIE):
         return f"costs {_usd(rival.usd_per_hour)} an hour, {rival.usd_per_hour / first.usd_per_hour:.2f} times as much"
     if first.server.is_exact and not rival.server.is_exact:
         drop = quality.drop_text(rival.results)
         return f"stores fewer bits at the same cost (drop of scores {drop}), though it holds {_three(rival.holds)}"
     if objective != "devices" and rival.holds < first.holds * (1 - common.TIE):
-        return f"holds {_three(rival.holds)} at the same cost, not {_three(first.holds)}"
+        return "holds {} at the same cost, not {}".format(*_apart(rival.holds, first.holds))
     return f"is slower at the same cost: {_pace(first)} at most {_ms(rival.time_s)}, not {_ms(first.time_s)}"
 
 
@@ -498,6 +500,21 @@ def _pace(fleet: Fleet) -> str:
 def _three(number: float) -> str:
     """Three digits, whole from a hundred on."""
     return f"{number:,.0f}" if number >= 100 else f"{number:,.3g}"
+
+
+def _apart(*numbers: float) -> list[str]:
+    """Numbers in as many digits as tell them apart, six at most."""
+    said = [_three(number) for number in numbers]
+    for digits in (4, 5, 6):
+        if len(set(said)) > 1:
+            break
+        said = [f"{number:,.{digits}g}" for number in numbers]
+    return said
+
+
+def _within(demand: Demand) -> str:
+    """The words for limits, where there are any."""
+    return " within the limits" if demand.limits else ""
 
 
 def _ms(seconds: float) -> str:
@@ -591,7 +608,7 @@ def _nothing(found: Search) -> str:
     demand, budget, unit = found.demand, found.budget, found.demand.load.unit
     if found.found:  # it is the money, or the devices that there are
         nearest = min(found.found, key=lambda d: d.usd_per_hour)
-        within = "within the limits " if demand.limits else ""
+        within = _within(demand)
         usd = budget.usd_per_hour
         most = max(budget.most_servers(d.server, found.price(d.server), usd) * d.server.holds for d in found.found)
         less = f"or ask for {_three(0.995 * most)} {unit} at most" if most else "or ask for less"
@@ -599,12 +616,12 @@ def _nothing(found: Search) -> str:
         if fits and budget.usd_per_hour < math.inf:
             nearest = min(fits, key=lambda d: d.usd_per_hour)
             return (
-                f"budget = {budget.usd_per_hour:g}/h: the cheapest that holds {_three(nearest.load)} {unit} "
-                f"{within}costs {_usd(nearest.usd_per_hour)} an hour ({words(nearest)}): raise --budget, {less}"
+                f"budget = {budget.usd_per_hour:g}/h: the cheapest that holds {_three(nearest.load)} {unit}"
+                f"{within} costs {_usd(nearest.usd_per_hour)} an hour ({words(nearest)}): raise --budget, {less}"
             )
         return (
             f"devices: those that there are hold less than {_three(nearest.load)} {unit}: the cheapest that "
-            f"holds it {within}is {words(nearest)}: give as many, {less}"
+            f"holds it{within} is {words(nearest)}: give as many, {less}"
         )
     servers = [server for server in found.grid.servers if common.competes(server.fixed)]
     if not servers:

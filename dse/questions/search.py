@@ -234,11 +234,9 @@ class Search:
         fleet; None where there is none among the `MOST_STEPS` nearest loads at which a fleet grows."""
         amount, among = float(self.demand.amount or 0), self._largest
         low, high = (amount, 2 * amount) if upward else (amount / 2, amount)
-        steps = {
-            n * fleet.server.holds
-            for fleet in among
-            for n in range(math.ceil(low / fleet.server.holds), int(high / fleet.server.holds) + 1)
-        }
+        numbers = [range(math.ceil(low / one.server.holds), int(high / one.server.holds) + 1) for one in among]
+        nearest = [ns[:MOST_STEPS] if upward else ns[-MOST_STEPS:] for ns in numbers]
+        steps = {n * one.server.holds for one, ns in zip(among, nearest, strict=True) for n in ns}
         for step in sorted(steps, reverse=not upward)[:MOST_STEPS]:
             over = step if not upward else step + 1 if self.demand.load.is_whole else step * (1 + common.TIE)
             if (best := self.at(over, among)) and best.server is not self.ranked[0].server:

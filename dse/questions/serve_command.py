@@ -61,12 +61,19 @@ class ServeCommand:
     left: tuple[str, ...] = ()
     #: in words, what of the design no flag of the engine says: the line does not start that
     cannot: tuple[str, ...] = ()
+    #: what joins several machines, which have addresses of their own; "" on one
+    machines: str = ""
+
+    @property
+    def lacks(self) -> tuple[str, ...]:
+        """Parts of the design and names of machines that the line leaves out, in words."""
+        return self.cannot + ((f"several machines, joined by {self.machines}",) if self.machines else ())
 
     def text(self) -> str:
         """The command with what it does not say, in lines; "" where there is none."""
         if not self.line:
             return ""
-        return f"Run it: {self.line}" + (f"\nNot in this line: {'; '.join(self.cannot)}" if self.cannot else "")
+        return f"Run it: {self.line}" + (f"\nNot in this line: {'; '.join(self.lacks)}" if self.lacks else "")
 
 
 @dataclass
@@ -80,6 +87,7 @@ class _Line:
     words: dict[str, list[str]] = field(default_factory=dict)
     left: list[str] = field(default_factory=list)
     cannot: list[str] = field(default_factory=list)
+    machines: str = ""
 
     def say(self, name: str, value: Any, shown: str = "") -> None:
         """Write the flag of a field, or say that there is none for this value."""
@@ -116,7 +124,13 @@ def serve_command(
     start = [*line.engine.start.split(), *line.model]
     said = [word for name in line.engine.flags for word in line.words.get(name, ())]
     names = dict.fromkeys(part for name in ("model", *line.words) for part in _FIELDS.get(name, (name,)))
-    return ServeCommand(shlex.join([*start, *said]), tuple(names), tuple(line.left), tuple(dict.fromkeys(line.cannot)))
+    return ServeCommand(
+        line=shlex.join([*start, *said]),
+        set_by=tuple(names),
+        left=tuple(line.left),
+        cannot=tuple(dict.fromkeys(line.cannot)),
+        machines=line.machines,
+    )
 
 
 def _why_none(point: Point, plan: KvPlan, stack: str) -> str:
@@ -209,7 +223,7 @@ def _devices(line: _Line, work: Workload, stack: str) -> None:
             is_all = name == "ep" and value == work.tp and line.engine.flags["ep"].takes == "switch"
             line.say(name, server_flags.ALL if is_all else value)
     if work.n_devices > deployment.SERVER:
-        line.left.append(f"{work.n_devices} devices: how servers are joined")
+        line.machines = line.engine.machines["ranks" if work.dp_attention and stack == "vllm" else "usual"]
 
 
 def _sides(plan: KvPlan, stack: str) -> list[tuple[str, QuantizerSpec]]:

@@ -169,7 +169,7 @@ class ServedFormat:
 def told(fleet: Fleet) -> dict[str, Any]:
     """A server in words, as cells of the table, and the command that starts it."""
     command = fleet.server.command
-    lacks = f"  (not in this line: {'; '.join(command.cannot)})" if command.line and command.cannot else ""
+    lacks = f"  (not in this line: {'; '.join(command.lacks)})" if command.line and command.lacks else ""
     return {**server_text(fleet.results, fleet.results[common.COST]), "command": command.line + lacks}
 
 

@@ -45,7 +45,7 @@ COLUMNS = (
     percent("tpot_bias", "median"),
     percent("tpot_inside", "in interval"),
     percent("tpot_width", "width"),
-    percent("ttft_mean", "TTFT"),
+    percent("ttft_median", "TTFT, median"),
     percent("ttft_inside", "in its interval"),
     percent("ttft_width", "its width"),
     percent("kernels_mean", "kernels alone"),
@@ -78,7 +78,7 @@ ACCURACY = (
     _percent("tpot_inside", "in interval"),
     _percent("unseen_tpot_mean", "left out: mean error"),
     _percent("unseen_tpot_inside", "left out: in interval"),
-    _percent("ttft_mean", "TTFT: mean error"),
+    _percent("ttft_median", "TTFT: median error"),
     _percent("ttft_inside", "TTFT: in interval"),
 )
 #: groups of the page -> the rows of fits that saw none of the group

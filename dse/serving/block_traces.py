@@ -68,7 +68,8 @@ def _row(where: str, line: bytes) -> tuple[float, int, int, list[int]]:
         raise InputError(f"{where}: must be a JSON object with {', '.join(FIELDS)}")
     for name in FIELDS:
         if name not in row:
-            raise InputError(f"{where}: {name} is missing: each line has {', '.join(FIELDS)}")
+            csv = ": without blocks give a .csv file (`dse simulate --help`)" if name == "hash_ids" else ""
+            raise InputError(f"{where}: {name} is missing: each line has {', '.join(FIELDS)}{csv}")
     time, n_in, n_out, ids = (row[name] for name in FIELDS)
     if isinstance(time, bool) or not isinstance(time, int | float) or not 0 <= time <= MAX_MILLISECONDS:
         raise InputError(f"{where}: timestamp = {show(time)}: must be milliseconds from 0 to {MAX_MILLISECONDS:g}")

@@ -75,6 +75,13 @@ def clouds() -> dict[str, dict[str, Price]]:
     return known
 
 
+def listed(cloud: str) -> dict[str, Price]:
+    """List prices of a cloud by device. Raises InputError for one that is not known."""
+    if cloud not in clouds():
+        raise InputError(f"cloud = {show(cloud)}: {did_you_mean(cloud, clouds())}")
+    return clouds()[cloud]
+
+
 def own(texts: Iterable[str]) -> dict[str, float]:
     """USD an hour by device, of texts such as h100=2.1. Raises InputError."""
     prices = {}
@@ -95,8 +102,7 @@ def prices_of(
     Devices that a cloud has no list price of are left out. Raises InputError where it has none of all, for a device
     whose file has no price, and for a price of a device that is not asked for.
     """
-    if cloud is not None and cloud not in clouds():
-        raise InputError(f"cloud = {show(cloud)}: {did_you_mean(cloud, clouds())}")
+    prices = listed(cloud) if cloud is not None else {}
     given = dict(own_usd or {})
     found = {}
     for asked, device in devices.items():
@@ -104,19 +110,19 @@ def prices_of(
         if usd is not None:
             found[asked] = Price((Offer(1, usd),), "given")
         elif cloud is not None:
-            if device.name.lower() in clouds()[cloud]:
-                found[asked] = clouds()[cloud][device.name.lower()]
+            if device.name.lower() in prices:
+                found[asked] = prices[device.name.lower()]
         elif device.usd_per_hour:
             found[asked] = Price((Offer(1, device.usd_per_hour.si),), device.usd_per_hour.source)
         else:
-            listed = [name for name, known in clouds().items() if device.name.lower() in known]
+            lists = [name for name, known in clouds().items() if device.name.lower() in known]
             raise InputError(
                 f"price: the file of {device.name} has none: add --price {asked}=USD, an hour of a device"
-                + (f", or --cloud {listed[0]}" if listed else "")
+                + (f", or --cloud {lists[0]}" if lists else "")
             )
     if not found and cloud is not None:
         names, some = ", ".join(devices), next(iter(devices))
-        known = ", ".join(clouds()[cloud])
+        known = ", ".join(prices)
         raise InputError(f"cloud = {cloud}: has no list price of {names} here (of {known}): add --price {some}=USD")
     if given:
         name = next(iter(given))

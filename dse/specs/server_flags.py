@@ -19,6 +19,7 @@ from dse.core.errors import DseError, InputError, show
 from dse.core.field import SWITCH, WHOLE
 from dse.quantizers import engine_names
 from dse.specs import catalog, drafts, engine_options, weight_names
+from dse.specs.engines import ENGINES
 from dse.specs.weights import WIDE
 from dse.specs.workload import ASKED
 
@@ -36,6 +37,8 @@ _DRAFTS = ("method", "model", "steps", "width", "tokens")
 SERVERS = {
     "vllm": "vllm",
     "sglang": "sglang",
+    "vllm.entrypoints.openai.api_server": "vllm",
+    "vllm-openai": "vllm",  # of an image
     "sglang.launch_server": "sglang",
     "trtllm-serve": "trtllm",
     "llama-server": "llama.cpp",
@@ -94,6 +97,8 @@ class EngineFlags:
     #: formats that are made of 16-bit weights as they are loaded -> the engine's word
     online: Mapping[str, str]
     flags: Mapping[str, Flag]
+    #: what joins the machines of one server: as usual, and where ranks of data parallel are devices of their own
+    machines: Mapping[str, str]
 
 
 @dataclass
@@ -118,6 +123,7 @@ def engines() -> Mapping[str, EngineFlags]:
             always=tuple(entry["always"]),
             per_rank=tuple(entry["per_rank"]),
             online=entry["online"],
+            machines=entry["machines"],
             flags={name: Flag(tuple(names.split()), *more) for name, (names, *more) in entry["flags"].items()},
         )
         for stack, entry in data.items()
@@ -142,6 +148,19 @@ def _fields(stack: str) -> Mapping[str, tuple[str, Any]]:
     return known
 
 
+def stack_of(text: str) -> str:
+    """The stack of an engine as people write it, SGLang, TensorRT-LLM@1.2.0 or llama-server; others as they are."""
+    name, at, release = text.partition("@")
+    titles = {title.lower(): stack for stack, title in ENGINES.items()}
+    return (titles | SERVERS).get(name.lower(), name) + at + release
+
+
+def flag_of(stack: str, name: str) -> str:
+    """The flag of a field in the words of an engine; that of `dse` where it has none."""
+    flag = engines()[stack].flags.get(name) if stack in engines() else None
+    return flag.names[0] if flag else f"--{ASKED[name].name}"
+
+
 def model_fields(text: str) -> dict[str, Any]:
     """The model that a name or an address means, with the weights that it says; {} for none that ships."""
     text = ADDRESS.sub(r"\1", text)
@@ -161,8 +180,10 @@ def read(text: str) -> ReadCommand:
     command, stack = ReadCommand(), ""
     for flag, value in _arguments(engine_options.spelled_out(words)):
         if flag == "" or (flag == "-m" and stack != "llama.cpp"):  # of Python: a module
-            if server := SERVERS.get(value.rpartition("/")[2]):
+            name, _, tag = value.rpartition("/")[2].partition(":")
+            if server := SERVERS.get(name):
                 command.values["stack"] = stack = server
+                command.left_out += [f"the image's release {tag}"] if tag else []
             elif "/" in value or catalog.shipped_model_file(value):
                 _take(command, "model", flag, value)
         elif flag in _fields(stack):

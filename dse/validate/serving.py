@@ -250,14 +250,16 @@ def _rates(server: JudgedServer) -> tuple[float | None, float | None]:
 
 
 def compare(pairs: Sequence[tuple[float | None, tuple[float, ...] | None]]) -> dict[str, float | None]:
-    """Errors of (measured, (predicted, low, high)): mean, 90th percentile, median, share inside, relative width."""
+    """Errors of (measured, (predicted, low, high)): of sizes mean, median and 90th percentile, their median, share
+    inside, relative width."""
     known = np.array([(m, *three) for m, three in pairs if m and three])
     if not len(known):
-        return dict.fromkeys(("mean", "p90", "bias", "inside", "width"))
+        return dict.fromkeys(("mean", "median", "p90", "bias", "inside", "width"))
     measured, ours, low, high = known.T
     off = ours / measured - 1
     return {
         "mean": float(np.abs(off).mean()),
+        "median": float(np.median(np.abs(off))),
         "p90": p90(np.abs(off)),
         "bias": float(np.median(off)),
         "inside": float(((measured >= low) & (measured <= high)).mean()),

@@ -224,6 +224,13 @@ def test_the_busiest_minute():
     assert prompt_loads._busiest_per_s(requests) == pytest.approx(4 / 60)
 
 
+@pytest.mark.parametrize("option", ["turns 20", "growth 1200", "think 8s", "shared 0"])
+def test_a_default_that_has_no_effect_is_refused_too(option, run):
+    status, out, err = run(*f"recommend --model qwen3-32b --devices h100 --rate 3 --{option}".split())
+    assert (status, out) == (2, "")
+    assert "has no effect without --sessions: leave it out" in err
+
+
 @pytest.mark.parametrize(
     ("asked", "says"),
     [

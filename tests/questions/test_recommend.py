@@ -254,6 +254,9 @@ def test_text_and_json_of_the_command(run):
         ({"max_ttft": "1 ms", "rate": 1}, "--max-ttft"),
         ({"rate": 1, "requests": 2}, "give one of both"),
         ({}, "--devices 8xh100"),
+        ({"rate": 1, "devices": []}, "such as h100,l40s or 8xh200, or --cloud aws for all it has"),
+        ({"rate": 1, "devices": [], "cloud": "gcp"}, "cloud = 'gcp'"),
+        ({"model": "", "rate": 1, "start": "vllm serve no/one"}, "names no model that is known here: add --model"),
         ({"rate": 50, "budget": "1/h"}, "one device costs 3 USD"),
         ({"rate": 50, "budget": "7/h"}, "raise --budget, or ask for"),
         ({"rate": 50, "budget": "free"}, "must be USD an hour above 0"),
@@ -266,6 +269,8 @@ def test_text_and_json_of_the_command(run):
         ({"rate": 1, "devices": ["h100", "h100"]}, "is there twice"),
         ({"rate": 1, "engines": ["vlm"]}, "vlm"),
         ({"rate": 0.0}, "rate = 0"),
+        ({"rate": math.inf}, "rate = inf"),
+        ({"rate": 1, "max_drop": 2.0}, "max-drop = 2: must be a share from 0 to 1, such as 1% or 0.01"),
         ({"devices": ["1xh100"], "quantizers": ["oaken"]}, "No design here is run"),
         ({"rate": 1, "devices": ["rtx-4090"], "model": "llama3.1-405b", "most": 1}, "a larger --most"),
         ({"rate": 1, "devices": ["1xrtx-4090"], "model": "llama3.1-70b"}, "more of them (--devices 8xrtx-4090)"),
@@ -277,6 +282,12 @@ def test_refused_in_a_line(more, says):
         dse.recommend(**asked)
     assert says in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_bare_one_may_be_one_percent_or_all_of_it(run):
+    status, out, err = run(*["recommend", "--model", "qwen3-8b", "--devices", "h100", "--rate", "1", "--max-drop", "1"])
+    assert (status, out) == (2, "")
+    assert "max-drop = '1': must be a share from 0 to 1, such as 1% or 0.01" in err
 
 
 def test_a_drop_of_scores_that_is_not_known_to_be_small_is_left_out():
@@ -402,7 +413,7 @@ class TestFromToday:
             ("hello\nworld\n", "has no start-up lines of"),
             ("no-such.log", "cannot be read"),
             (str(LOGS), "is a directory"),
-            (f"{LOGS}/llamacpp-llama-3.1-8b-q4_k_m.log", "must be of vLLM, SGLang or TensorRT-LLM"),
+            (f"{LOGS}/llamacpp-llama-3.1-8b-q4_k_m.log", "the log names 'NVIDIA GeForce RTX 4090': give that one"),
             (f"{LOGS}/vllm-0.24-qwen3.6-35b-a3b-nvfp4.log", "the log names 'NVIDIA GeForce RTX 5090': give that one"),
             (f"{LOGS}/vllm-0.6-llama-3.1-8b.log", "the log's has 23.69 GiB"),
             (FAILS, "does not start"),
@@ -412,6 +423,41 @@ class TestFromToday:
         status, out, err = run("recommend", "--devices", "h100", "--rate", "1", "--from", log)
         assert (status, out, err.count("\n")) == (2, "", 1)
         assert says in err
+
+    def test_a_log_of_llama_cpp_says_what_runs(self):
+        log = LOGS / "llamacpp-llama-3.1-8b-q4_k_m.log"
+        found = dse.recommend(devices=["rtx-4090"], start=str(log), requests=1)
+        assert found.changes.today.fleet.server.work.stack == "llama.cpp"
+        assert all("->" not in one.what for one in found.changes.single)
+
+    @pytest.mark.parametrize(
+        "line",
+        [
+            "docker run --gpus all vllm/vllm-openai:v0.19.0 --model Qwen/Qwen3-32B -tp 2 --max-num-batched-tokens 4096",
+            "python3 -m vllm.entrypoints.openai.api_server --model Qwen/Qwen3-32B -tp 2 --max-num-batched-tokens 4096",
+        ],
+    )
+    def test_other_starts_of_vllm_are_its_own(self, line):
+        """An image, and the module of before: what is not read is said, flags are those of the engine."""
+        found = dse.recommend(devices=["h100"], engines=["vllm"], quantizers=["fp16"], start=line, **LOAD)
+        assert found.changes.today.fleet.server.work.stack == "vllm"
+        assert found.changes.single[-1].what == "without --max-num-batched-tokens"
+        assert ("the image's release v0.19.0" in found.changes.left_out) == ("docker" in line)
+
+    def test_a_model_beside_that_of_the_line_is_said(self):
+        line = "vllm serve Qwen/Qwen3-32B -tp 2"
+        asked = {"devices": ["h100"], "engines": ["vllm"], "quantizers": ["fp16"], "requests": 1, "start": line}
+        assert dse.recommend(model="qwen3-8b", **asked).changes.left_out == (
+            "its model Qwen/Qwen3-32B, as --model is given",
+        )
+        assert not dse.recommend(model="Qwen3-32B", **asked).changes.left_out
+
+    def test_to_do_nothing_is_the_first_that_is_said(self):
+        best = dse.recommend(model="qwen3-8b", devices=["h100"], engines=["vllm"], quantizers=["fp16"], requests=8)
+        again = dse.recommend(devices=["h100"], engines=["vllm"], quantizers=["fp16"], requests=8, start=best.command)
+        assert again.changes.is_nothing
+        keep = "Keep today's server: no change of it saves or gives much. Without it: r"
+        assert again.verdict == keep + best.verdict[1:]
 
     @pytest.mark.parametrize("line", ["", "-", "echo hello", "vllm serve nobody/knows-this"])
     def test_lines_that_start_no_server_are_refused(self, line, run):
@@ -453,6 +499,37 @@ def test_an_objective_without_a_load_is_refused(run):
     status, out, err = run("recommend", "--model", "qwen3-8b", "--devices", "2xh100", "--objective", "energy")
     assert (status, out) == (2, "")
     assert err.startswith("error: objective = 'energy': has no effect without --rate or --requests")
+
+
+def test_what_is_searched_anyway_may_be_said():
+    asked = {"model": "qwen3-8b", "devices": ["2xh100"], "engines": ["vllm"], "quantizers": ["fp16"]}
+    assert dse.recommend(objective="throughput", **asked).best == dse.recommend(**asked).best
+
+
+def test_the_devices_of_a_cloud_and_engines_as_people_write_them():
+    asked = {"model": "qwen3-8b", "rate": 1, "quantizers": ["fp16"]}
+    found = dse.recommend(cloud="aws", engines=["vLLM", "TensorRT-LLM"], **asked)
+    assert found.search.grid.devices == tuple(prices.clouds()["aws"])
+    assert found.search.grid.engines == ("vllm", "trtllm")
+
+
+def test_any_number_of_servers_is_counted_at_once():
+    """1e12 requests a second: what turns the answer is looked for among the nearest numbers of servers alone."""
+    found = dse.recommend(model="qwen3-8b", devices=["h100"], engines=["vllm"], quantizers=["fp16"], rate=1e12)
+    assert found.best["n_servers"] == math.ceil(1e12 / found.first.server.holds)
+    assert "At another load: " in found.text() or "no other server is better" in found.text()
+
+
+def test_a_runner_up_lost_by_the_numbers_of_the_order():
+    """Of full devices the likely rates, which the order counts, whatever the promised ones say; close numbers apart."""
+    found = dse.recommend(model="llama3.1-70b", devices=["4xh100"], quantizers=["fp8"], engines=["vllm", "trtllm"])
+    first, rival = found.first, found.runner_up
+    said = f"It lost as it likely gives {rival.likely_tokens_per_s:,.0f} token/s at the most load, not "
+    assert f"{said}{first.likely_tokens_per_s:,.0f};" in " ".join(found.text().split())
+    assert rival.likely_tokens_per_s < first.likely_tokens_per_s
+    assert recommend.ahead(rival, first).sure < 0.5
+    assert recommend._apart(7.7812, 7.7834) == ["7.781", "7.783"]
+    assert recommend._apart(842.0, 844.0) == ["842", "844"]
 
 
 def test_other_software_needs_no_command():

@@ -338,6 +338,27 @@ def test_what_a_line_lacks_is_said(device, model, asked, lacks):
     assert found.text() == f"Run it: {found.line}\nNot in this line: {'; '.join(found.cannot)}"
 
 
+@each(
+    ("stack", "asked", "joined"),
+    [
+        ("vllm", {"tp": 8, "pp": 2}, "--nnodes, --node-rank, --master-addr"),
+        (
+            "vllm",
+            {"tp": 16, "ep": 16, "dp_attention": True},
+            "--data-parallel-size-local, --data-parallel-start-rank, --data-parallel-address",
+        ),
+        ("sglang", {"tp": 16, "ep": 16}, "--nnodes, --node-rank, --dist-init-addr"),
+        ("trtllm", {"tp": 8, "pp": 2}, "mpirun or srun, with trtllm-llmapi-launch"),
+        ("vllm", {"tp": 8}, ""),
+    ],
+)
+def test_several_machines_are_joined_as_the_engine_says(stack, asked, joined):
+    """Flags of vLLM 0.33.0 (vllm/engine/arg_utils.py) and SGLang 0.5.23: their addresses are the user's."""
+    text = command("h200", "deepseek-v3", stack=stack, **asked).text()
+    assert text.endswith(f"\nNot in this line: several machines, joined by {joined}") == bool(joined)
+    assert ("several machines" in text) == bool(joined)
+
+
 def test_a_default_that_releases_differ_in_is_written_and_others_are_said():
     vllm, sglang = command("h100", "llama3.1-8b"), command("h100", "llama3.1-8b", stack="sglang")
     assert "--gpu-memory-utilization 0.92" in vllm.line
