@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import factories
 from cases import each
 from dse import quantizers
 from dse.core.errors import InputError
@@ -26,9 +27,7 @@ HUGE = Quantity(value=10_000, unit="GB", source="test", kind="assumed")
 
 
 def point(model, device="h100", quantizer="fp16", **asked):
-    spec, work = quantizers.parse(quantizer), Workload(**{"input_tokens": 1000, "output_tokens": 24, **asked})
-    found = catalog.model(model) if isinstance(model, str) else model
-    return Point(catalog.device(device), kv_layout.build(found, spec, spec), work)
+    return factories.point(device, model, quantizer, **{"input_tokens": 1000, "output_tokens": 24, **asked})
 
 
 def results(model, device="h100", quantizer="fp16", **asked):

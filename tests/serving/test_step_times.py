@@ -18,6 +18,7 @@ from dse.serving.step_times import PromptPart
 from dse.specs import catalog
 from dse.specs.measurements import CLOSED
 from dse.specs.workload import Workload
+from factories import build
 
 DESIGNS = [
     ("a100-80gb", "llama2-13b", "fp16", "auto"),
@@ -30,8 +31,7 @@ DESIGNS = [
 
 
 def design(device, model, quantizer, kind):
-    q = CLOSED.quantizer(quantizer)
-    return catalog.device(device), plan.build(catalog.model(model), q, q), Workload(model_kind=kind)
+    return catalog.device(device), build(model, quantizer), Workload(model_kind=kind)
 
 
 TABLES = {}
