@@ -126,8 +126,7 @@ def test_decoding_alone_takes_what_the_model_says(case):
 
 def test_a_simulated_burst_of_short_prompts_takes_what_a_point_says():
     """32 prompts of 64 tokens, whole: the first token comes when a running batch's prompts are done."""
-    fp16 = CLOSED.quantizer("fp16")
-    device, kv = catalog.device("h100"), plan.build(catalog.model("qwen3-0.6b"), fp16, fp16)
+    device, kv = catalog.device("h100"), build("qwen3-0.6b", "fp16")
     work = Workload(batch=32, input_tokens=64, output_tokens=16)
     requests = Requests(np.zeros(32), np.full(32, 64), np.full(32, 16))
     run = simulator.run(device, kv, work, requests, Scheduler("continuous", 32 * 64))
