@@ -47,15 +47,22 @@ def pytest_report_header(config):
     return tiers.get(config.option.markexpr, "chosen tests: 100 examples of each random test")
 
 
+def _draws_by_the_tier(test):
+    """Whether a test is random and its number of examples is the tier's, or some times that."""
+    own = getattr(test, "_hypothesis_internal_use_settings", None)
+    return is_hypothesis_test(test) and own.max_examples % settings.default.max_examples == 0
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(config, items):
     """Choose the tests of the tier, then their order.
 
-    Random tests are in both tiers. One process compiles the model, the other quantizers: the first of two begins with
-    the first test, the second in the middle (`--dist worksteal`). What needs either comes after, and finds it kept.
+    Random tests are in both tiers, but for those with a number of examples of their own: the same again would tell
+    nothing. One process compiles the model, the other quantizers: the first of two begins with the first test, the
+    second in the middle (`--dist worksteal`). What needs either comes after, and finds it kept.
     """
     for item in items:
-        is_random = config.option.markexpr.startswith("slow") and is_hypothesis_test(getattr(item, "obj", None))
+        is_random = config.option.markexpr.startswith("slow") and _draws_by_the_tier(getattr(item, "obj", None))
         if is_random or item.get_closest_marker("browser") or item.get_closest_marker("deep"):
             item.add_marker("slow")
     yield

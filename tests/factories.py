@@ -250,6 +250,12 @@ def build(model_name, quantizer, value_quantizer=None):
     return kv_layout.build(found, quantizers.parse(quantizer), quantizers.parse(value_quantizer or quantizer))
 
 
+def point(device, model, quantizer="fp16", **work):
+    """A design by names, or by specs of its device and model."""
+    own = catalog.device(device) if isinstance(device, str) else device
+    return Point(own, build(model, quantizer), Workload(**work))
+
+
 def at(device_spec, kv, **work):
     """Results by hand count memory as papers do, and at the peaks where no kernels were measured, if not told else."""
     times = {} if device_spec.stacks else {"model_kind": "ideal"}

@@ -1,15 +1,9 @@
 """Devices on which few requests fit, and step times of a small model on them."""
 
-from dse.model import kv_layout as plan
 from dse.serving import simulator as simulate
 from dse.specs import catalog
-from dse.specs.measurements import CLOSED
 from dse.specs.workload import Workload
-
-
-def build(model, quantizer):
-    q = CLOSED.quantizer(quantizer)
-    return plan.build(catalog.model(model), q, q)
+from factories import build
 
 
 def a100(**fields):

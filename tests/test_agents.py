@@ -209,10 +209,11 @@ def test_the_page_names_the_tools_and_its_json_starts_and_asks_them():
 
 
 @pytest.mark.slow
-def test_a_client_of_a_server_gets_what_the_commands_print():
+def test_a_client_of_a_server_gets_what_the_commands_print(run, monkeypatch):
     """As an agent's program does: it starts `dse mcp` and speaks to it over its standard input and output."""
-    start = [sys.executable, "-m", "dse"]
-    server = mcp.StdioServerParameters(command=start[0], args=[*start[1:], "mcp", "--files", str(LOG.parent)], cwd=ROOT)
+    monkeypatch.chdir(ROOT)
+    words = ["-m", "dse", "mcp", "--files", str(LOG.parent)]
+    server = mcp.StdioServerParameters(command=sys.executable, args=words, cwd=ROOT)
 
     async def answers():
         async with mcp.Client(mcp.stdio_client(server)) as client:
@@ -230,10 +231,8 @@ def test_a_client_of_a_server_gets_what_the_commands_print():
     for tool in listed:
         assert tool.input_schema == agents.schema(TOOLS[tool.name])
         words = CALLS[tool.name][1].split()
-        printed, text = (
-            subprocess.run([*start, *words, *more], cwd=ROOT, check=True, capture_output=True, text=True).stdout
-            for more in (["--json"], [])
-        )
+        (status, printed, _), (_, text, _) = run(*words, "--json"), run(*words)
+        assert status == 0
         document, answer = json.loads(printed), called[tool.name]
         assert not answer.is_error
         assert answer.structured_content == (document if isinstance(document, dict) else {"result": document})

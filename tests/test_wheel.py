@@ -103,12 +103,3 @@ def test_its_templates_pictures_and_data_are_found(run):
     run("docs", "--models", "llama3.1-8b", "--devices", "h100", "--lengths", "1024+1024", "--out", "site")
     names = {path.name for path in (run.empty / "site").iterdir()}
     assert names == {"answers.html", "accuracy.html", "plotly.min.js"}
-
-
-def test_an_extra_that_is_missing_is_told_in_a_line(tmp_path):
-    without = "import sys; sys.modules['aiconfigurator_core'] = None; from dse.__main__ import main; main()"
-    words = ["calibrate", "aiconfigurator-core", "--device", "h100", "--out", str(tmp_path / "x.toml")]
-    says = subprocess.run(
-        [sys.executable, "-c", without, *words], cwd=ROOT, capture_output=True, text=True, timeout=120
-    )
-    assert says.stderr == "error: aiconfigurator-core is not installed: pip install 'kv-dse[calibrate]'\n"

@@ -8,16 +8,14 @@ from pathlib import Path
 
 import pytest
 
+import factories
 import hwspecs
 from calibration import backends
 from dse.core.errors import InputError
-from dse.model import engine, kv_layout
+from dse.model import engine
 from dse.model.intervals import OTHER_VENDOR
-from dse.model.point import Point
-from dse.quantizers import parse
 from dse.specs import catalog
 from dse.specs.stack import BackendsSpec
-from dse.specs.workload import Workload
 from dse.validate import speed
 
 TABLE = Path(backends.__file__).parent / "backends.csv"
@@ -169,9 +167,7 @@ def test_too_few_rows_are_refused(tmp_path):
 
 
 def point(device, model="llama3.1-8b", kv="q8_0", **work):
-    quantizer = parse(kv)
-    plan = kv_layout.build(catalog.model(model), quantizer, quantizer)
-    return Point(catalog.device(device), plan, Workload(**{"batch": 1, "weights": "q4_k_m", **work}))
+    return factories.point(device, model, kv, **{"batch": 1, "weights": "q4_k_m", **work})
 
 
 def test_on_metal_it_is_the_default_and_nothing_else_runs():

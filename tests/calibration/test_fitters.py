@@ -20,6 +20,6 @@ def test_every_kernel_has_a_module_that_runs_and_says():
 def test_without_a_checkout_the_reason_is_one_line(monkeypatch, tmp_path):
     monkeypatch.setattr(checkout, "ROOT", tmp_path)
     for kernel in fitters.SHIPPED:
-        with pytest.raises(InputError, match="run it in a checkout of the repository"):
+        with pytest.raises(InputError, match="run it in a checkout of the repository, which has a folder calibration"):
             fitters.of_kernel(kernel)
     assert Path(fitters.of_kernel("attention").__file__).name == "write.py"

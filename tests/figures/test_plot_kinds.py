@@ -16,14 +16,13 @@ from dse.figures.charts import bit_ledger, lab
 from dse.figures.drawing import axes, chart, fit, layout, page_layout, to_plotly
 from dse.figures.export import image
 from dse.figures.plot import load
-from dse.model import kv_layout
 from dse.model.engine import evaluate
 from dse.model.point import Point
 from dse.questions import operations
 from dse.specs import catalog
-from dse.specs.measurements import CLOSED
 from dse.specs.workload import Workload
 from dse.validate import silicon
+from factories import build
 
 ROOT = Path(__file__).parents[2] / "dse"
 
@@ -90,7 +89,7 @@ def test_a_point_writes_what_its_figures_need(run, tmp_path):
     assert code == 0
     assert "dse plot design_memory, design_step, operations" in said
     drawn, table = load.load("operations", str(tmp_path))
-    kv = kv_layout.build(catalog.model("llama2-7b"), *[CLOSED.quantizer("oaken")] * 2)
+    kv = build("llama2-7b", "oaken")
     own = operations.decode_step(catalog.device("a100-80gb"), [kv], Workload(16, 1024, 1024))
     assert list(table["operation"]) == list(own["operation"])
     # the ceiling of an A100: 312 TFLOP/s, from 153 FLOP/B on at 2.039 TB/s

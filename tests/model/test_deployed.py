@@ -11,24 +11,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import factories
 from cases import each
-from dse import quantizers
 from dse.core.errors import InputError
-from dse.model import deployed, engine, explain, kv_layout, step
+from dse.model import deployed, engine, explain, step
 from dse.model.formulas import weights
 from dse.model.point import Point
 from dse.specs import catalog, deployment
 from dse.specs.quantity import Quantity
 from dse.specs.workload import Workload
+from factories import build
 
 CONFIGS = Path(__file__).parents[1] / "golden" / "hf_configs"
 HUGE = Quantity(value=10_000, unit="GB", source="test", kind="assumed")
 
 
 def point(model, device="h100", quantizer="fp16", **asked):
-    spec, work = quantizers.parse(quantizer), Workload(**{"input_tokens": 1000, "output_tokens": 24, **asked})
-    found = catalog.model(model) if isinstance(model, str) else model
-    return Point(catalog.device(device), kv_layout.build(found, spec, spec), work)
+    return factories.point(device, model, quantizer, **{"input_tokens": 1000, "output_tokens": 24, **asked})
 
 
 def results(model, device="h100", quantizer="fp16", **asked):
@@ -311,7 +310,7 @@ def test_ideal_links_without_starts_divide_the_time(monkeypatch):
     device = catalog.device("h100").model_copy(
         update={"memory_capacity": HUGE, "kernel_launch": Quantity(value=0, unit="us", source="test", kind="assumed")}
     )
-    plan = kv_layout.build(catalog.model("llama3.1-70b"), *[quantizers.parse("fp8")] * 2)
+    plan = build("llama3.1-70b", "fp8")
     works = [Workload(batch=32, model_kind="ideal", tp=tp) for tp in (1, 2, 4, 8)]
     one, *more = [engine.evaluate(Point(device, plan, work)) for work in works]
     for work, found in zip(works[1:], more, strict=True):

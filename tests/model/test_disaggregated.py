@@ -7,19 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import factories
 from dse.core.errors import InputError
-from dse.model import disaggregated, kv_layout
+from dse.model import disaggregated
 from dse.model.disaggregated import Servers
-from dse.model.point import Point
 from dse.specs import catalog
-from dse.specs.measurements import CLOSED
-from dse.specs.workload import Workload
 
 
 def point(model="llama3.1-8b", kv="fp16", device="h200", **work):
-    quantizer = CLOSED.quantizer(kv)
-    asked = Workload(**{"input_tokens": 2048, "output_tokens": 256, "stack": "vllm", **work})
-    return Point(catalog.device(device), kv_layout.build(catalog.model(model), quantizer, quantizer), asked)
+    return factories.point(device, model, kv, **{"input_tokens": 2048, "output_tokens": 256, "stack": "vllm", **work})
 
 
 def pools(n_prompt=1, n_decode=1, **work):

@@ -1,4 +1,4 @@
-"""Every formula: documented, and the same bits as plain Python, as a numpy ufunc and inside numba."""
+"""Every formula: documented, and the same bits inside numba as in plain Python."""
 
 import importlib
 import inspect
@@ -14,8 +14,8 @@ import naive
 from cases import each
 from dse.core.compiling import FORMULAS, array, formula, registered
 from dse.model import formulas
+from dse.model.formulas import calibrated, dequantize, generation, kv_cache, weights
 from dse.model.formulas import capacity as capacity_formulas
-from dse.model.formulas import dequantize, generation, kv_cache, weights
 
 for _, module, _ in pkgutil.iter_modules(formulas.__path__):
     importlib.import_module(f"{formulas.__name__}.{module}")
@@ -48,7 +48,7 @@ def arguments(function, rng, n):
             columns[name] = rng.integers(1, 4000, n)
     if {"n_active_experts", "n_experts"} <= {*columns}:
         columns["n_experts"] = columns["n_active_experts"] + columns["n_experts"]
-    return columns
+    return [column if isinstance(column, list) else column.tolist() for column in columns.values()]
 
 
 def bits_of(value):
@@ -56,18 +56,24 @@ def bits_of(value):
 
 
 @pytest.mark.slow
-@each("name", sorted(FORMULAS))
-def test_plain_array_and_numba_agree_bit_for_bit(name):
-    function = FORMULAS[name]
-    rng = np.random.default_rng(7)
-    columns = arguments(function, rng, 64)
-    takes_lines = any(isinstance(column, list) for column in columns.values())  # no array of these is ever asked for
-    as_array = None if takes_lines else array(function)(*columns.values())
-    compiled = registered().njit(error_model="numpy")(function) if takes_lines else None
-    for row in range(64):
-        scalars = [column[row] if isinstance(column, list) else column[row].item() for column in columns.values()]
-        expected = bits_of(function(*scalars))
-        assert bits_of(compiled(*scalars) if as_array is None else as_array[row]) == expected
+def test_plain_and_numba_agree_bit_for_bit():
+    """All in one compiled function, as a sweep's loop calls them: each by itself would compile for half a minute."""
+    registered()
+    rng, names = np.random.default_rng(7), sorted(FORMULAS)
+    columns = {name: [*zip(*arguments(FORMULAS[name], rng, 64), strict=True)] for name in names}
+    calls = ", ".join(f"{name}(*row[{i}])" for i, name in enumerate(names))
+    exec(f"def every(row):\n    return ({calls},)", found := dict(FORMULAS))
+    compiled = registered().njit(error_model="numpy")(found["every"])
+    for row in zip(*columns.values(), strict=True):
+        expected = [FORMULAS[name](*terms) for name, terms in zip(names, row, strict=True)]
+        wrong = [one for one, a, b in zip(names, compiled(row), expected, strict=True) if bits_of(a) != bits_of(b)]
+        assert not wrong
+
+
+def test_an_array_has_the_bits_of_plain_python():
+    columns = [np.random.default_rng(7).integers(1, 4000, 64) for _ in range(3)]
+    rows = [calibrated.layout_copies(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+    assert [*map(bits_of, array(calibrated.layout_copies)(*columns))] == [*map(bits_of, rows)]
 
 
 @given(st.integers(0, 400), st.integers(1, 70), st.integers(0, 70))

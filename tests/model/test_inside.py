@@ -7,9 +7,7 @@ import factories
 from dse.core.errors import DseError
 from dse.model import uncertainty
 from dse.model.engine import evaluate
-from dse.model.point import Point
 from dse.specs import catalog
-from dse.specs.workload import Workload
 
 DEVICES = sorted(catalog.device_files())
 MODELS = ("llama2-7b", "llama3.1-8b", "llama3.1-70b", "deepseek-v3", "gpt-oss-120b", "gemma-3-27b", "qwen3-30b-a3b")
@@ -30,7 +28,7 @@ WORK = st.fixed_dictionaries(
 def results(device, model, quantizer, work):
     """Results of a design that fits; None where it does not, or is refused."""
     try:
-        found = evaluate(Point(catalog.device(device), factories.build(model, quantizer), Workload(**work)))
+        found = evaluate(factories.point(device, model, quantizer, **work))
     except DseError:
         return None
     return found if found["feasible"] else None

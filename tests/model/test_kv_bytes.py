@@ -147,13 +147,13 @@ def test_oaken_stored_bits_count_the_chunks():
 
 
 def test_nvfp4_keeps_a_factor_for_keys_and_one_for_values_of_a_layer():
-    kv = plan.build(model(layer(n_layers=5, dim=32)), *[quantizers.parse("nvfp4")] * 2)
+    kv = build(model(layer(n_layers=5, dim=32)), "nvfp4")
     # 5 layers; 2 heads of 32 elements of 4.5 bits for keys and as many for values; 32 bits each once
     assert kv.bits(7) == 5 * 2 * (7 * 64 * 9 // 2 + 32)
 
 
 def test_sinkq_keeps_no_sinks_in_the_first_two_layers():
-    kv = plan.build(model(layer(n_layers=5)), *[quantizers.parse("sinkq:group=16,residual=8")] * 2)
+    kv = build(model(layer(n_layers=5)), "sinkq:group=16,residual=8")
     # 5 layers, 2 shallow; d = 48; 3 sinks of 16-bit keys and values and one 32-bit position a head
     assert point_of(kv).ledger(100)["sinks"] == 3 * (3 * 2 * 16 * 48 + 3 * 32 * 2)
     assert point_of(kv).ledger(23)["sinks"] == 0  # nothing is packed before 24 tokens
@@ -180,7 +180,7 @@ def test_a_token_adds_its_latent_and_its_index():
 
 def test_mla_stores_the_latent_once():
     latent = LayerKV(n_layers=61, n_kv_heads=1, key_dim=576, value_dim=0, score_dim=1088)
-    kv = plan.build(model(latent, n_q_heads=128), *[quantizers.parse("fp16")] * 2)
+    kv = build(model(latent, n_q_heads=128), "fp16")
     assert kv.bits(1) == 61 * 576 * 16  # DeepSeek-V3: 70,272 bytes a token
 
 

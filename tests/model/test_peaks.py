@@ -6,11 +6,8 @@ from hypothesis import strategies as st
 
 from dse.core.errors import DseError
 from dse.model.engine import evaluate
-from dse.model.kv_layout import build
-from dse.model.point import Point
-from dse.quantizers import parse
 from dse.specs import catalog
-from dse.specs.workload import Workload
+from factories import point
 
 DEVICES = sorted(name for name in catalog.device_files() if catalog.device(name).has_kernels)
 MODELS = ("llama3.1-8b", "llama3.1-70b", "deepseek-v3", "gpt-oss-120b", "gemma-3-27b", "qwen3-0.6b", "llama4-scout")
@@ -18,9 +15,7 @@ QUANTIZERS = ("fp16", "fp8", "nvfp4", "kivi", "int4_per_token_head")
 
 
 def results(kind, device, model, quantizer, **work):
-    plan = build(catalog.model(model), parse(quantizer), parse(quantizer))
-    asked = Workload(admission="paged", memory="paper", model_kind=kind, **work)
-    return evaluate(Point(catalog.device(device), plan, asked))
+    return evaluate(point(device, model, quantizer, admission="paged", memory="paper", model_kind=kind, **work))
 
 
 @given(

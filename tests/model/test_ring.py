@@ -7,11 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dse import quantizers
 from dse.cli import main as cli
 from dse.core.errors import InputError
 from dse.model import engine, ring
-from dse.model import kv_layout as plan
 from dse.model.formulas import ring as formulas
 from dse.model.point import Point
 from dse.model.results.ring import RING
@@ -207,7 +205,7 @@ def test_command_line(capsys):
 
 
 def test_windows_pass_only_the_blocks_they_reach():
-    windowed = plan.build(model(layer(window=10)), *[quantizers.parse("fp16")] * 2)
+    windowed = build(model(layer(window=10)), "fp16")
     near = ring.evaluate(device(), windowed, Workload(1, 64, 1), 8, link(1e6))  # blocks of 8: one hop back reaches 9
     far = ring.evaluate(device(), build(model(layer()), "fp16"), Workload(1, 64, 1), 8, link(1e6))
     assert 0 < near["exposed_transfer_s"] < far["exposed_transfer_s"]

@@ -16,7 +16,7 @@ from dse.model.point import Point
 from dse.specs import catalog, servers
 from dse.specs.deployment import with_states
 from dse.specs.workload import Workload
-from factories import build
+from factories import build, point
 
 GIB = 2**30
 #: parameters of Llama-3.1-8B, bytes of a token in 16 bits: 32 layers, 8 heads of 128
@@ -44,7 +44,7 @@ QWEN3_8B = {
 
 
 def results(device="a100-80gb", model="llama3.1-8b", quantizer="bf16", **asked):
-    return evaluate(Point(catalog.device(device), build(model, quantizer), Workload(**asked)))
+    return evaluate(point(device, model, quantizer, **asked))
 
 
 def test_every_term_by_hand():

@@ -4,13 +4,12 @@ import pytest
 
 from cases import each
 from dse.calibrate import evidence
-from dse.model.kv_layout import build
 from dse.model.point import Point
-from dse.quantizers import parse
 from dse.specs import catalog
 from dse.specs.workload import Workload
+from factories import build
 
-LLAMA = build(catalog.model("llama3.1-8b"), parse("fp16"), parse("fp16"))
+LLAMA = build("llama3.1-8b", "fp16")
 
 
 def reached(device, stack="vllm@0.19.0", **work):
@@ -52,7 +51,7 @@ def test_a_chip_at_half_the_rate_of_its_kernels_reaches_all_of_it():
 )
 def test_kernels_of_another_vendor_take_longer_by_their_weights(device, model, weights, time):
     """An AMD GPU at the shares of the kernels it borrows: starts so many times as long, rates so many times as low."""
-    plan = build(catalog.model(model), parse("fp16"), parse("fp16"))
+    plan = build(model, "fp16")
     asked = catalog.device(device)
     lender = asked.model_copy(update={"vendor": "NVIDIA"})
     work = {"batch": 8, "stack": "vllm@0.19.0", "model_kind": "calibrated", "weights": weights}

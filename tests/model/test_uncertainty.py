@@ -10,15 +10,12 @@ import factories
 from dse.model import intervals, uncertainty
 from dse.model.engine import evaluate
 from dse.model.intervals import Interval
-from dse.model.point import Point
 from dse.specs import catalog, servers
 from dse.specs.stack import Fit
-from dse.specs.workload import Workload
 
 
 def point(device="h100", model="llama3.1-8b", **work):
-    own = catalog.device(device) if isinstance(device, str) else device
-    return Point(own, factories.build(model, "fp16"), Workload(8, 1024, 256, **{"admission": "paged", **work}))
+    return factories.point(device, model, **{"batch": 8, "output_tokens": 256, "admission": "paged", **work})
 
 
 def intervals_at(*args, **work):

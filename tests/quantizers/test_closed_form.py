@@ -15,13 +15,12 @@ from dse.core.errors import InputError
 from dse.measure import kernels
 from dse.measure.kernels import Settings
 from dse.model import kv_bytes
-from dse.model import kv_layout as plan
 from dse.model.engine import evaluate
 from dse.model.point import Point
 from dse.quantizers import FAMILIES, TensorShape
 from dse.specs import catalog
 from dse.specs.workload import Workload
-from factories import assert_one_line, layer, model, point_of, sequence
+from factories import assert_one_line, build, layer, model, point_of, sequence
 from kernels_ref.zipcache import ZipCache, block_bits
 
 NAMES = [name for name, family in FAMILIES.items() if family.kernel is None and not family.exact]
@@ -77,7 +76,7 @@ def test_inputs_of_a_model_with_fewer_kv_heads_take_twice_as_much():
     # XQuant section 3.3: of Llama-3.1-8B 4,096 elements of X a token in place of 2,048 of K and V
     assert of_both("xquant", n_heads=8, hidden_size=4096) == 2 * Fraction("4.15625")
     assert of_both("xquant:store=latent", n_heads=8, hidden_size=4096) == Fraction("4.15625")
-    kv = plan.build(catalog.model("llama3.1-8b"), *[quantizers.parse("xquant")] * 2)
+    kv = build("llama3.1-8b", "xquant")
     # 32 layers of 4,096 codes of 4 bits and 32 groups with 20 bits
     assert kv.bits(1) == kv.den * 32 * (4096 * 4 + 32 * 20)
 
@@ -85,7 +84,7 @@ def test_inputs_of_a_model_with_fewer_kv_heads_take_twice_as_much():
 def test_inputs_are_stored_once_for_both_sides_and_whole_for_one():
     both = [layout("xquant", which).packed_bits_per_token for which in ("key", "value")]
     assert both[0] == both[1] == Fraction(layout("xquant", alone=True).packed_bits_per_token, 2)
-    kv = plan.build(catalog.model("llama2-7b"), quantizers.parse("xquant"), quantizers.parse("fp16"))
+    kv = build("llama2-7b", "xquant", "fp16")
     assert kv.bits(1) == kv.den * 32 * (4096 * 4 + 32 * 20 + 4096 * 16)
 
 
@@ -183,9 +182,7 @@ def test_what_a_step_recomputes_by_hand():
 
 def test_recomputation_counts_in_decode_steps_and_in_no_prompt():
     shape = layer(n_layers=3, n_kv_heads=2, dim=24, window=50)
-    plain, xquant = (
-        plan.build(model(shape), *[quantizers.parse(name)] * 2) for name in ("rotated:index=2,group=48", "xquant")
-    )
+    plain, xquant = (build(model(shape), name) for name in ("rotated:index=2,group=48", "xquant"))
     # 64 elements of X, 48 of K and V; at most 50 tokens
     more = 3 * 50 * 2 * 2 * 64 * 48
     assert sequence(xquant).flops(80) - sequence(plain).flops(80) == more
@@ -195,7 +192,7 @@ def test_recomputation_counts_in_decode_steps_and_in_no_prompt():
     # where kernels are measured, too
     by_name = {}
     for name in ("rotated:index=2", "xquant"):
-        kv = plan.build(catalog.model("llama2-7b"), *[quantizers.parse(name)] * 2)
+        kv = build("llama2-7b", name)
         by_name[name] = Point(catalog.device("a100-80gb"), kv, Workload()).design.kernels
     pairs = zip(*by_name.values(), strict=True)
     assert {new.token_flops - old.token_flops for old, new in pairs} == {4 * 4096**2}
@@ -206,7 +203,7 @@ def test_more_heads_of_keys_and_values_take_more_time():
         name: evaluate(
             Point(
                 catalog.device("a100-80gb"),
-                plan.build(catalog.model("llama2-7b"), *[quantizers.parse(name)] * 2),
+                build("llama2-7b", name),
                 Workload(batch=8, input_tokens=4096, model_kind="ideal"),
             )
         )

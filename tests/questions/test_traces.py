@@ -2,24 +2,18 @@
 
 import pytest
 
-from dse import quantizers
-from dse.model import kv_layout as plan
 from dse.questions import systems
 from dse.questions import traces as tables_traffic
 from dse.report import throughput as report
 from dse.serving import steady_state as serving
 from dse.specs import catalog
 from dse.specs.workload import Workload
+from factories import build
 
 
 @pytest.fixture(scope="module")
 def table():
     return tables_traffic.throughput_of_traces(report.ask())
-
-
-def build(model, quantizer):
-    spec = quantizers.parse(quantizer)
-    return plan.build(catalog.model(model), spec, spec)
 
 
 def test_rows_are_those_of_the_figure(table):

@@ -3,7 +3,6 @@
 import pytest
 
 from dse.core.errors import InputError
-from dse.model import kv_layout
 from dse.model.engine import evaluate
 from dse.model.point import Point
 from dse.operations.declare import words_of
@@ -11,8 +10,8 @@ from dse.operations.pages import WriteReport
 from dse.questions import tables
 from dse.report import throughput
 from dse.specs import catalog
-from dse.specs.measurements import CLOSED
 from dse.specs.workload import Workload
+from factories import build
 
 ASKED = {"devices": ["h100"], "models": ["llama3.1-70b"], "quantizers": ["fp16"], "batches": [16]}
 
@@ -20,7 +19,7 @@ ASKED = {"devices": ["h100"], "models": ["llama3.1-70b"], "quantizers": ["fp16"]
 def test_every_system_is_split_as_asked():
     request = throughput.ask(**ASKED, work=Workload(tp=4))
     (row,) = tables.one("results", request).to_dict("records")
-    plan = kv_layout.build(catalog.model("llama3.1-70b"), *[CLOSED.required("fp16")] * 2)
+    plan = build("llama3.1-70b", "fp16")
     work = Workload(16, 1024, 1024, admission="paged", memory="paper", tp=4)
     expected = evaluate(Point(catalog.device("h100"), plan, work))
     for name in ("tp", "n_devices", "weight_bytes", "collective_s", "throughput_tokens_per_s"):

@@ -8,12 +8,11 @@ from cases import each
 from dse.core.compiling import FORMULAS
 from dse.model import formulas
 from dse.model.explain import explained
-from dse.model.kv_layout import build
 from dse.model.point import Point
-from dse.quantizers import parse
 from dse.report.present import unit_of
 from dse.specs import catalog
 from dse.specs.workload import Workload
+from factories import build
 
 #: ends of names, longest first, and what their unit ends with
 ENDS = {
@@ -81,7 +80,7 @@ def test_every_formula_and_its_arguments():
     ],
 )
 def test_every_explained_number(device, model, quantizer, work):
-    plan = build(catalog.model(model), parse(quantizer), parse(quantizer))
+    plan = build(model, quantizer)
     _, steps = explained(Point(catalog.device(device), plan, Workload(**work)))
     assert len(steps) > 20
     wrong = [misfit(step.name, step.unit) for step in steps.values()]

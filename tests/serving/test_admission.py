@@ -18,13 +18,9 @@ from dse.serving import trace_tables as traffic_tables
 from dse.serving.requests import Lengths, Requests
 from dse.specs import catalog
 from dse.specs.workload import Workload
+from factories import build
 
 DEVICE = catalog.device("a100-80gb")
-
-
-def build(model, quantizer):
-    spec = quantizers.parse(quantizer)
-    return plan.build(catalog.model(model), spec, spec)
 
 
 def lengths(pairs):

@@ -5,7 +5,6 @@ import pytest
 
 from cases import quick_first
 from dse.core.errors import InputError
-from dse.model import kv_layout
 from dse.model.engine import evaluate
 from dse.model.formulas import steady
 from dse.model.point import Point
@@ -15,12 +14,11 @@ from dse.serving.at_rate import at_rate, waits_at
 from dse.serving.requests import Lengths, Requests
 from dse.serving.steady_state import Scheduler
 from dse.specs import catalog
-from dse.specs.measurements import CLOSED
 from dse.specs.workload import Workload
+from factories import build
 
 DEVICE, WORK = catalog.device("a100-80gb"), Workload(batch=256, admission="paged")
-FP16 = CLOSED.quantizer("fp16")
-KV = kv_layout.build(catalog.model("llama2-7b"), FP16, FP16)
+KV = build("llama2-7b", "fp16")
 
 
 def test_formulas_by_hand():

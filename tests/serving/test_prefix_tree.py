@@ -16,7 +16,8 @@ from dse.serving.steady_state import HostMemory, Scheduler
 from dse.serving.step_times import PromptPart
 from dse.specs import catalog
 from dse.specs.workload import Workload
-from small_servers import PLANS, build, room_for, times_of
+from factories import build
+from small_servers import PLANS, room_for, times_of
 
 
 def prompts(*texts, block=5, output=1, gap_s=1.0):

@@ -15,7 +15,7 @@ from dse.serving.requests import PromptBlocks, Requests
 from dse.serving.steady_state import HostMemory
 from dse.specs import catalog
 from dse.specs.workload import Workload
-from small_servers import build
+from factories import build
 
 
 def prompts(*texts, block=5, output=1):

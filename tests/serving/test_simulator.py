@@ -21,8 +21,9 @@ from dse.serving.requests import Lengths, Moments, PromptBlocks, Requests
 from dse.serving.steady_state import HostMemory, Scheduler
 from dse.serving.step_times import PromptPart
 from dse.specs import catalog, workload
+from factories import build
 from naive_serving import serve
-from small_servers import PLANS, a100, build, room_for, times_of
+from small_servers import PLANS, a100, room_for, times_of
 
 #: memory is given to the byte here: as papers count it
 Workload = partial(workload.Workload, memory="paper")

@@ -8,19 +8,13 @@ import pytest
 from cases import each
 from dse.core.errors import InputError
 from dse.model import engine
-from dse.model import kv_layout as plan
 from dse.model.explain import recorded
 from dse.model.point import Point
 from dse.serving import steady_state as serving
 from dse.serving.requests import Lengths, Requests
 from dse.specs import catalog
-from dse.specs.measurements import CLOSED
 from dse.specs.workload import Workload
-
-
-def build(model, quantizer):
-    q = CLOSED.quantizer(quantizer)
-    return plan.build(catalog.model(model), q, q)
+from factories import build
 
 
 @pytest.mark.parametrize(

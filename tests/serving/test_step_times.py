@@ -18,6 +18,7 @@ from dse.serving.step_times import PromptPart
 from dse.specs import catalog
 from dse.specs.measurements import CLOSED
 from dse.specs.workload import Workload
+from factories import build
 
 DESIGNS = [
     ("a100-80gb", "llama2-13b", "fp16", "auto"),
@@ -30,8 +31,7 @@ DESIGNS = [
 
 
 def design(device, model, quantizer, kind):
-    q = CLOSED.quantizer(quantizer)
-    return catalog.device(device), plan.build(catalog.model(model), q, q), Workload(model_kind=kind)
+    return catalog.device(device), build(model, quantizer), Workload(model_kind=kind)
 
 
 TABLES = {}
@@ -126,8 +126,7 @@ def test_decoding_alone_takes_what_the_model_says(case):
 
 def test_a_simulated_burst_of_short_prompts_takes_what_a_point_says():
     """32 prompts of 64 tokens, whole: the first token comes when a running batch's prompts are done."""
-    fp16 = CLOSED.quantizer("fp16")
-    device, kv = catalog.device("h100"), plan.build(catalog.model("qwen3-0.6b"), fp16, fp16)
+    device, kv = catalog.device("h100"), build("qwen3-0.6b", "fp16")
     work = Workload(batch=32, input_tokens=64, output_tokens=16)
     requests = Requests(np.zeros(32), np.full(32, 64), np.full(32, 16))
     run = simulator.run(device, kv, work, requests, Scheduler("continuous", 32 * 64))

@@ -4,24 +4,21 @@ from types import SimpleNamespace
 
 import pytest
 
+import factories
 from cases import each
 from dse.model.engine import evaluate
 from dse.model.kernels import benchmarked_as
-from dse.model.kv_layout import build
-from dse.model.point import Point
 from dse.quantizers import parse
 from dse.report.present import release_note
 from dse.specs import catalog
 from dse.specs.releases import NEWEST, release_of
 from dse.specs.stack import FEWEST_ROWS
-from dse.specs.workload import Workload
 
 FP8 = parse("fp8")
 
 
 def point(stack, model="gpt-oss-120b", device="b200", **work):
-    given = {"batch": 64, "input_tokens": 1024, "output_tokens": 1024, "stack": stack, **work}
-    return Point(catalog.device(device), build(catalog.model(model), FP8, FP8), Workload(**given))
+    return factories.point(device, model, "fp8", **{"batch": 64, "output_tokens": 1024, "stack": stack, **work})
 
 
 def test_no_fit_rests_on_fewer_than_thirty_rows():

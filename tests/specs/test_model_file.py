@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
+import factories
 from cases import each
 from counted import COUNTED
 from dse import quantizers
@@ -81,8 +82,7 @@ FP16 = quantizers.parse("fp16")
 
 
 def point(name: str, **asked) -> Point:
-    plan = kv_layout.build(catalog.model(name), FP16, FP16)
-    return Point(catalog.device("h200"), plan, Workload(**asked))
+    return factories.point("h200", name, **asked)
 
 
 def facts(model: ModelSpec) -> dict:

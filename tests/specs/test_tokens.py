@@ -9,11 +9,9 @@ from hypothesis import strategies as st
 
 import dse
 import naive
-from dse import quantizers
 from dse.cli import main as cli
 from dse.core.errors import InputError
 from dse.model import engine
-from dse.model import kv_layout as plan
 from dse.model.formulas import tokens
 from dse.model.generation import pieces_of
 from dse.model.kv_bytes import limits_for, read_tokens, stored_tokens
@@ -115,7 +113,7 @@ def naive_stored(policy, n_in, n, window):
 
 @given(POLICIES, st.integers(1, 120), st.integers(0, 120), st.none() | st.integers(1, 90))
 def test_stored_and_read_are_the_loop(policy, n_in, more, window):
-    kv = plan.build(model(layer(window=window)), *[quantizers.parse("fp16")] * 2)
+    kv = build(model(layer(window=window)), "fp16")
     counted, n = under(kv, policy, n_in), n_in + more
     stored = naive_stored(policy, n_in, n_in + more, window or 10**9)
     read = min(stored, dict(token_policies.parse(policy).values).get("k", stored))
