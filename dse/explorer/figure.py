@@ -57,10 +57,9 @@ def speeds(answer: Interactivity, chosen_rows: Sequence[tuple[str, Mapping[str, 
     there = [(name, result) for name, result in chosen_rows if result["fits_whole_batch"]]
     dots = [{**interactivity.kept(result), "system": name} for name, result in there]
     table = pd.DataFrame([*answer.rows, *dots])
-    if len(dots) > _BANDED:  # bands of many lines hide each other
-        table = table.drop(columns="token_time_low")
     models = " / ".join(dict.fromkeys(map(str, table["model"])))
-    about = {**source_of(answer).about, "notes": ()}
+    # bands of many lines hide each other
+    about = {**source_of(answer).about, "notes": (), "has_bands": len(dots) <= _BANDED}
     chart = FIGURES["interactivity"].chart(table.assign(model=models), about)
     results, names = [result for _, result in there], [name for name, _ in there]
     return chosen(chart, results, names, interactivity.speeds)

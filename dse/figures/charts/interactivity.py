@@ -58,7 +58,7 @@ def places_of(measured: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def chart(source: Source) -> Chart:
     """A panel a model, a curve a system (or quantizer) over batches and splits: the designs that none beats in both.
 
-    Beside the table: `limits` (seconds by column), `best` and `measured` (places), `notes`.
+    Beside the table: `limits` (seconds by column), `best` and `measured` (places), `notes`, and `has_bands`.
     """
     table, about = source.table, source.about
     if "system" not in table:
@@ -104,7 +104,7 @@ def _panel(
     places = [speeds(row) for row in served]
     measured, best = about.get("measured", ()), about.get("best", ())
     fronts = {system: front([row for row in served if row["system"] == system]) for system in shown.systems}
-    has_bands = len(shown.systems) <= rows.MAX_WHISKERED and all("token_time_low" in row for row in served)
+    has_bands = about.get("has_bands", len(shown.systems) <= rows.MAX_WHISKERED) and all("token_time_low" in row for row in served)
     bands = {system: _around(members) for system, members in fronts.items() if members and has_bands}
     reached = [place for around in bands.values() for place in around]
     x, y = (
