@@ -13,7 +13,7 @@ from dse.explorer.size import against_rate, asked, recommended, trace, trade_off
 
 PAGE = "size"
 PART = Field(
-    name="part",
+    name="size_tab",
     label="Part",
     default="recommendation",
     choices={
