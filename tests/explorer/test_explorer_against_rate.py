@@ -101,7 +101,13 @@ def test_command_and_python_ask_for_the_limits_of_the_page():
 def test_simulated_requests_beyond_a_limit_are_counted():
     """Of 50 requests whose prompts take 0.1 s and more none keeps a limit of a millisecond."""
     app = opened(
-        "size", size_tab="rate", simulated="workload", simulated_requests="50", load="rate", rate="0.5", ttft_limit="0.001"
+        "size",
+        size_tab="rate",
+        simulated="workload",
+        simulated_requests="50",
+        load="rate",
+        rate="0.5",
+        ttft_limit="0.001",
     )
     assert set(app.dataframe[1].value["verdict"]) == {"holds; 100% miss the limit of TTFT"}
 
@@ -126,11 +132,11 @@ def test_without_a_rate_the_table_has_one_rate_for_all_designs():
     assert table["requests/s"].tolist() == [asked] * 3
     assert table["of the saturated rate"].tolist() == [f"{float(asked) / each:.0%}" for each in full]
     words = f"At {asked} requests a second to each design: 70% of what the design that holds least can"
-    assert any(words in text.value for text in app.caption)
+    assert words in said(app)
     app.selectbox(key="load").set_value("rate").run()
     app.number_input(key="rate").set_value(0.5).run()
     assert app.dataframe[0].value["requests/s"].tolist() == ["0.5"] * 3
-    assert any("At 0.5 requests a second to each design: the rate given." in text.value for text in app.caption)
+    assert "At 0.5 requests a second to each design: the rate given." in said(app)
 
 
 def test_a_rate_above_what_is_held_says_how_many_servers_hold_it():
@@ -144,7 +150,9 @@ def test_a_rate_above_what_is_held_says_how_many_servers_hold_it():
 @pytest.mark.parametrize("simulated", [None, "workload"])
 def test_answers_of_one_token_have_no_tpot(simulated):
     asked = {"simulated": simulated, "simulated_requests": "50"} if simulated else {}
-    app = opened("size", size_tab="rate", output="1", tpot_limit="1", ttft_limit="1000", load="rate", rate="0.5", **asked)
+    app = opened(
+        "size", size_tab="rate", output="1", tpot_limit="1", ttft_limit="1000", load="rate", rate="0.5", **asked
+    )
     assert not app.exception
     assert set(app.dataframe[0].value["TPOT"]) == {"-"}
     assert set(app.dataframe[0].value["verdict"]) == {"holds, within the limits"}
