@@ -23,7 +23,7 @@ BASE = {
 
 
 #: what is drawn only while it is open
-BOXES = ("design more", "question more", "question files", "device numbers")
+BOXES = ("design more", "question more", "question files", "device numbers", "size more", "front more")
 
 
 def _app(path):

@@ -65,8 +65,7 @@ class ExplorerPage:
 PAGES = (
     ExplorerPage("answer", "Answer", "dse.explorer.pages.answer", former=("answer", "start", "compare", "formats")),
     ExplorerPage("roofline", "Roofline", "dse.explorer.pages.roofline"),
-    ExplorerPage("front", "Front", "dse.explorer.pages.front"),
-    ExplorerPage("serving", "Serving", "dse.explorer.pages.serving"),
+    ExplorerPage("size", "Size", "dse.explorer.pages.size", former=("front", "serving")),
     ExplorerPage("lab", "Lab", "dse.explorer.pages.lab"),
     ExplorerPage("trust", "Trust", "dse.explorer.pages.trust", former=("validation",)),
 )

@@ -104,15 +104,6 @@ def show(
     return event
 
 
-def clicked(name: str, event: Any) -> tuple[float, float] | None:
-    """Where the figure of that name was clicked; None where it was not since the last run, which told of it."""
-    points = event["selection"]["points"] if event else []
-    place = (float(points[0]["x"]), float(points[0]["y"])) if points else None
-    before = st.session_state.get(f"{name} clicked")
-    st.session_state[f"{name} clicked"] = place  # a point stays chosen in its figure
-    return place if place != before else None
-
-
 def looking(
     table: Callable[[], pd.DataFrame], made: MadeBy, chart: Chart, page: Page | None, kind: str, options: str
 ) -> bytes:

@@ -160,15 +160,6 @@ def cells(chart: Chart) -> dict[str, Any]:
     return plot
 
 
-def faint(chart: Chart, name: str) -> dict[str, Any]:
-    """`fitted` with the series of that name in the background."""
-    plot = fitted(chart)
-    for trace in plot["data"]:
-        if trace["name"] == name:
-            trace["opacity"] = 0.3
-    return plot
-
-
 def fitted(chart: Chart, height: int = HEIGHT, legend_px: int = 0) -> dict[str, Any]:
     """The plotly figure, as plain data, of a chart with one panel: as wide as its place, in the page's colors.
 

@@ -1,7 +1,5 @@
 """Columns as headings and options name them, with the units that pages show."""
 
-from collections.abc import Iterable
-
 from dse.model import results
 from dse.model.results import RESULT_UNITS
 
@@ -20,11 +18,5 @@ def heading(name: str, unit: str) -> str:
 
 
 def titled(name: str) -> str:
-    """`heading` of a result or a number of a device that is varied."""
-    return heading(name, RESULT_UNITS.get(name, {"memory_bandwidth": "B/s", "memory_capacity": "B"}.get(name, "")))
-
-
-def column(text: str, known: Iterable[str]) -> str:
-    """The column that a reader means, by its name or its words; the text itself where there is none."""
-    by_words = {words(name).lower(): name for name in known}
-    return by_words.get(text.strip().lower(), text.strip())
+    """`heading` of a result."""
+    return heading(name, RESULT_UNITS.get(name, ""))

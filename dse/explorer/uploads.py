@@ -1,11 +1,15 @@
-"""Devices, models, plans and measurements of the reader's own: in memory, never on disk; the URL only names them."""
+"""Devices, models, plans and measurements of the reader's own: in memory, never on disk; the URL only names them.
+
+Traces and tables, which may be large, are on disk while they are read.
+"""
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import streamlit as st
@@ -13,8 +17,8 @@ from streamlit import runtime
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from dse import quantizers
-from dse.core import specfile
-from dse.core.errors import MAX_LINE, DseError, InputError, clean
+from dse.core import files, specfile
+from dse.core.errors import MAX_LINE, DseError, InputError, LimitError, clean
 from dse.explorer import kept, memory, state, tray
 from dse.explorer.fields import MAX_TEXT, SEPARATOR
 from dse.quantizers import QuantizerSpec, layered
@@ -119,14 +123,22 @@ def restore() -> None:
                         keep(upload)
 
 
-def take(key: str, label: str, types: Sequence[str], tip: str, keep_file: Callable[[Any], None]) -> list[str]:
+def take(
+    key: str,
+    label: str,
+    types: Sequence[str],
+    tip: str,
+    keep_file: Callable[[Any], None],
+    *,
+    max_mib: int | None = None,
+) -> list[str]:
     """A place for a file, which `keep_file` takes; the place is empty again then, and Streamlit forgets the file.
 
     Returns what was wrong with the last file, in lines to be drawn where the caller has room.
     """
     tries, said = f"{key} tries", f"{key} said"
     n = st.session_state.get(tries, 0)
-    file = st.file_uploader(label, type=list(types), key=f"{key} {n}", help=tip)
+    file = st.file_uploader(label, type=list(types), key=f"{key} {n}", help=tip, max_upload_size=max_mib)
     if file is not None:
         st.session_state[said] = []
         try:
@@ -140,6 +152,18 @@ def take(key: str, label: str, types: Sequence[str], tip: str, keep_file: Callab
         st.rerun()
     wrong: list[str] = st.session_state.get(said, [])
     return wrong
+
+
+@contextlib.contextmanager
+def on_disk(name: str, content: bytes) -> Iterator[str]:
+    """The path of a file with that content while it is read, by what takes a path; errors call it by its name."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder, name)
+        files.write(path, content)
+        try:
+            yield str(path)
+        except (InputError, LimitError) as error:
+            raise type(error)(str(error).replace(str(path), name)) from None
 
 
 def let_go(file: Any) -> None:

@@ -56,7 +56,7 @@ def _widget(field: Field, options: dict[str, Any]) -> Any:
         options.setdefault("on_change", partial(put, {field.clears: ""}))
     if sort == "switch":
         return st.checkbox(field.label, **options)
-    options["placeholder"] = field.open_means or None
+    options.setdefault("placeholder", field.open_means or None)
     if sort == "text":
         return st.text_input(field.label, max_chars=MAX_TEXT, **options)
     if sort in ("whole", "number"):

@@ -234,7 +234,7 @@ class Recommend(AssumesLike, WithAgents, WithHost, WithLimits, Sourced, WithFigu
                 "rate is missing: say the load, such as --rate 5 (a second), --requests 64 (at all times), --sessions "
                 f"100 or --trace FILE, or how many devices there are to fill, such as --devices 8x{name}"
             )
-        limits_s, budget_usd = self.limits_s(n_out), self._budget_usd()
+        limits_s, budget_usd = self.limits_s(n_out), self.budget_usd()
         least = min(price.usd_per_hour(1, 1) for price in priced.values())
         if budget_usd < least:
             raise InputError(f"budget = {show(self.budget)}: one device costs {least:,.4g} USD an hour: give more")
@@ -347,7 +347,7 @@ class Recommend(AssumesLike, WithAgents, WithHost, WithLimits, Sourced, WithFigu
         model = language_model(self.model) if self.model else check_log.model_of(log)
         return {"model": log.model, "stack": log.engine, **check_log.fields_of(log, device, model)}
 
-    def _budget_usd(self) -> float:
+    def budget_usd(self) -> float:
         """USD an hour at most. Raises InputError."""
         if self.budget is None:
             return math.inf

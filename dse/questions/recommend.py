@@ -137,20 +137,24 @@ class Recommendation(QuestionAnswer):
         """One screen: the verdict, the cards, their commands, the runner-up, what would change it."""
         measured = wrap(self.measured_front.text(), WIDTH) if self.measured_front else []
         lines = [f"What to run: {self.question}", "", *wrap(self.verdict, WIDTH), *measured, ""]
-        heads = [["", *self.shown], *self._card_lines()]
+        heads = [["", *self.shown], *self.card_lines()]
         lines += [*aligned(heads, left=len(heads[0])), ""]
         for name, deployment in self.shown.items():
             of = f", on each of {deployment.n_servers:,}" if deployment.n_servers > 1 else ""
             lines.append(f"{name}{of}: {_command_text(deployment)}")
         lines += ["", *self._size_lines(), *self._change_lines()]
-        said = (self._runner_up_text(), self._layouts_text(), *self._others())
-        notes = [*said, *self._more(), *self._turns(), *self._price_turns()]
-        lines += [line for note in notes if note for line in wrap(note, WIDTH)]
+        notes = [self.runner_up_text(), *self.notes()]
+        lines += [line for note in notes for line in wrap(note, WIDTH)]
         lines += [self.two_runs.text()] if self.two_runs else []
         if self.other_loads:
-            lines += ["", *aligned(cells(_OTHER, self._other_rows()), 2)]
-        lines += ["", *(line for note in self._small_print() for line in wrap(note, WIDTH))]
+            lines += ["", *aligned(cells(_OTHER, self.other_rows()), 2)]
+        lines += ["", *(line for note in self.small_print() for line in wrap(note, WIDTH))]
         return "\n".join(lines)
+
+    def notes(self) -> list[str]:
+        """A sentence for each of what else was compared, and of what would change the answer."""
+        notes = [self._layouts_text(), *self._others(), *self._more(), *self._turns(), *self._price_turns()]
+        return list(filter(None, notes))
 
     def _layouts_text(self) -> str:
         """That the order rests on measured layouts, where it does; "" elsewhere."""
@@ -177,7 +181,8 @@ class Recommendation(QuestionAnswer):
             return f"Keep today's server: no change of it saves or gives much. Without it: run {run}"
         return f"Run {run}"
 
-    def _card_lines(self) -> list[list[str]]:
+    def card_lines(self) -> list[list[str]]:
+        """The cells of the cards, a list a line: what it says, and what it is of each card in `shown`."""
         rows = [told(deployment) for deployment in self.shown.values()]
         shown: tuple[Column, ...] = _CARD if self.search.demand.limits else _CARD[:-1]
         if self.first.server.work.output_tokens == 1:
@@ -226,7 +231,8 @@ class Recommendation(QuestionAnswer):
             "",
         ]
 
-    def _runner_up_text(self) -> str:
+    def runner_up_text(self) -> str:
+        """The runner-up, why it lost, and the chance that it is better."""
         first, rival = self.first, self.runner_up
         if rival is None:
             return "Nothing else that was tried holds this load within the limits."
@@ -324,7 +330,8 @@ class Recommendation(QuestionAnswer):
         said += [f"{own} {100 * (min(others.values()) / usd - 1):.0f} % more"] if others else []
         return [f"At other prices: another device is as cheap where {' or '.join(said)}."] if said else []
 
-    def _other_rows(self) -> list[dict[str, Any]]:
+    def other_rows(self) -> list[dict[str, Any]]:
+        """The best at twice and at half the load: `load`, what to `run`, and `usd` an hour."""
         return [
             {"load": name, "run": words(d), "usd": _usd(d.usd_per_hour)}
             if d
@@ -332,7 +339,8 @@ class Recommendation(QuestionAnswer):
             for name, d in self.other_loads.items()
         ]
 
-    def _small_print(self) -> list[str]:
+    def small_print(self) -> list[str]:
+        """Sentences on what was searched, and on what it rests."""
         """The grid, and what prices and chances are, and what it rests on."""
         rows = [deployment.results for deployment in self.cards.values()]
         limit = "A limit holds at the upper end of the 80 % interval of a time" if self.search.demand.limits else ""

@@ -1,4 +1,4 @@
-"""The page Front and the lab in a real browser, and what a reader's own files may hold."""
+"""Clicks and the lab in a real browser, and what a reader's own files may hold."""
 
 import json
 import re
@@ -23,11 +23,6 @@ from dse.explorer import common_fields
 
 pytestmark = [needs_browser, pytest.mark.browser]
 
-SMALL = (
-    "quantizer=fp16&front_batches=16,64&front_tps=&front_inputs=1024&front_outputs=512,2048&front_quantizers=fp16;fp8"
-    "&front_devices=a100-80gb;h100;h200&front_models=llama2-7b&front_minimize=decode_step_s&front_by=device&front_at_most="
-)
-
 
 def downloaded(page, button):
     with page.expect_download() as caught:
@@ -36,8 +31,8 @@ def downloaded(page, button):
 
 
 def test_the_title_of_an_axis_stands_clear_of_its_numbers(page, server):
-    page.goto(f"{server}/serving")
-    for figure in ("load-tpot_s", "load-ttft_s"):
+    page.goto(f"{server}/size?size_tab=rate&load=rate&rate=1")
+    for figure in ("designs-tpot_s", "designs-ttft_s"):
         wait_for_figure(page, figure)
         gap_px = page.evaluate(
             """name => { const find = what => [...document.querySelectorAll(`.st-key-${name} ${what}`)]
@@ -85,8 +80,7 @@ def settled(page, script, argument):
 
 
 @pytest.mark.parametrize(
-    ("address", "figure", "line", "at", "added"),
-    [("compare", "throughput", "FP16", 8, "own_batch.256"), (f"front?{SMALL}", "front", "H100", 0, "device.h100~")],
+    ("address", "figure", "line", "at", "added"), [("compare", "throughput", "FP16", 8, "own_batch.256")]
 )
 def test_a_click_on_a_point_adds_its_design(page, server, address, figure, line, at, added):
     page.goto(f"{server}/{address}")
@@ -101,16 +95,6 @@ def test_a_click_on_a_point_adds_its_design(page, server, address, figure, line,
     page.wait_for_url("**designs=**")
     designs = parse_qs(urlsplit(page.url).query)["designs"][0].split("~~")
     assert designs[-1].startswith(added)
-
-
-def test_a_long_sweep_shows_how_far_it_is_and_ends_when_told(page, server):
-    page.goto(f"{server}/front?front_batches=1+to+1001+step+1&front_inputs=64+to+2048+step+64")
-    page.get_by_role("button", name="Sweep", exact=True).click()
-    page.get_by_role("progressbar").wait_for()
-    page.get_by_text("of 640,640 designs").wait_for()
-    page.get_by_role("button", name="Cancel").click()
-    page.get_by_text("The sweep was stopped.").wait_for()
-    page.get_by_role("button", name="Sweep again").wait_for()
 
 
 def test_the_lab_takes_good_dumps_and_says_what_is_wrong_with_others(page, server, tmp_path):
@@ -206,12 +190,7 @@ def test_text_of_the_reader_is_never_markup(page, server):
     page.get_by_text("Numbers of the device").click()
     page.get_by_test_id("stText").filter(has_text=":red[x]").first.wait_for()
     assert page.evaluate(_MARKUP) == []
-    for link, figure in (
-        ("Roofline", "operations"),
-        ("Formats", "formats-gain"),
-        ("Serving", "load-tpot_s"),
-        ("Front", "front"),
-    ):
+    for link, figure in (("Roofline", "operations"), ("Formats", "formats-gain"), ("Size", "recommend")):
         page.get_by_role("link", name=link).first.click()
         page.get_by_role("heading", level=1).wait_for()
         wait_for_figure(page, figure)

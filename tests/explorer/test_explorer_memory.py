@@ -57,7 +57,6 @@ DRAWN = {
     "map_of": _values,
     "cells": _best_map,
     "tall": _silicon,
-    "faint": lambda: figure.faint(_throughput(), "mine"),
 }
 
 

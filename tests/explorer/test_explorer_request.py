@@ -10,7 +10,7 @@ from dse.core.errors import InputError
 from dse.core.field import SHARE, SWITCH
 from dse.explorer import common_fields, request
 from dse.explorer.fields import problem_of
-from dse.explorer.pages import serving
+from dse.explorer.size import against_rate
 from dse.operations.face import python_of
 from dse.specs.workload import ASKED, Workload
 
@@ -177,4 +177,4 @@ def test_pages_take_the_defaults_of_the_commands():
     assert "--admission" not in request.command_of(request.operation(request.DEFAULT))
     assert "batch=" not in python_of(request.operation(request.DEFAULT))
     assert ": as many as fit  " in request.answer(request.DEFAULT).text
-    assert serving.simulation_of(request.DEFAULT, None, 1.0, 100).workload == Workload()
+    assert against_rate.simulation_of(request.DEFAULT, None, 1.0, 100).workload == Workload()

@@ -1,7 +1,4 @@
-"""The serving page: what requests wait as the designs of the tray are asked for more of them a second.
-
-In closed form for requests all alike; below it one by one, simulated, with the lengths of a trace where one is chosen.
-"""
+"""Designs of the sidebar against the rate: what requests wait, in closed form, and one by one, simulated."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -11,12 +8,12 @@ import pandas as pd
 import streamlit as st
 
 from dse.core.errors import DseError, InputError
-from dse.core.field import NUMBER, WHOLE, Field
+from dse.core.field import WHOLE, Field
 from dse.explorer import downloads, figure, request, state, widgets
-from dse.explorer.bench import Bench, differences
+from dse.explorer.bench import Bench, BenchRow, differences
 from dse.explorer.request import PointRequest
+from dse.explorer.size.recommended import HEIGHT, panels
 from dse.figures import FIGURES
-from dse.figures.charts.load_times import times_of
 from dse.model import lower
 from dse.model.results import title
 from dse.operations.questions import PredictLoad
@@ -30,25 +27,13 @@ from dse.serving import arrivals, trace_tables
 from dse.serving.steady_state import scheduler_of
 from dse.specs.workload import ASKED
 
-PAGE = "serving"
-RATE = Field(
-    name="rate",
-    label="Requests per second",
-    kind=NUMBER,
-    default=None,
-    low=0.0001,
-    high=1_000_000,
-    step=1,
-    open_means="any",
-    help="How many requests come a second: the table then says what they wait.",
-)
 #: lengths that are simulated: the workload's, all alike
 ALIKE = "workload"
 #: of the rate that the weakest design holds, where no rate is given
 SHARE_OF_WEAKEST = 0.7
 SIMULATED = Field(
     name="simulated",
-    label="Simulate one by one",
+    label="Simulate",
     default=None,
     listed=lambda: {
         ALIKE: "requests of the workload, all alike",
@@ -58,7 +43,7 @@ SIMULATED = Field(
     help="Requests that come at random, drawn with the same seed for every design, served step by step.",
 )
 N_REQUESTS = Field(
-    name="requests",
+    name="simulated_requests",
     label="Requests simulated",
     kind=WHOLE,
     default=1000,
@@ -67,21 +52,17 @@ N_REQUESTS = Field(
     step=1000,
     help="1,000 take 1 to 3 seconds a design; a 99th percentile wants some thousands.",
 )
-#: what the page asks for beside the designs and the workload
-FIELDS = (RATE, SIMULATED, N_REQUESTS)
+FIELDS = (SIMULATED, N_REQUESTS)
 #: fields of a workload that `dse simulate` does not take: a batch says how many run at once, rounds say nothing here
 _NOT_SIMULATED = ("max_num_seqs", "rounds")
 
 
-def render(bench: Bench) -> None:
-    """Draw the page."""
-    st.title("Serving", anchor=False)
-    st.caption("TTFT and TPOT as more requests arrive per second.")
-    rate = widgets.draw(RATE, width=220)
+def show(page: str, bench: Bench, rate: float | None) -> None:
+    """The designs under load, in closed form; below, what is simulated of them."""
     answers: dict[str, UnderLoad] = {}
     for row in bench.answered:
         try:
-            answer = cached_load(row.request, row.name)
+            answer = cached_load(of_design(row), row.name)
         except DseError as error:
             widgets.lines([f"{row.name}: {line}" for line in error.lines()])
             continue
@@ -90,8 +71,14 @@ def render(bench: Bench) -> None:
         else:
             answers[row.name] = answer
     if answers:
-        _in_closed_form(bench, answers, rate)
-    _one_by_one(bench, rate)
+        _in_closed_form(page, bench, answers, rate)
+    _simulated(page, bench, rate)
+
+
+def of_design(row: BenchRow) -> PointRequest:
+    """The design of a row as it was asked for: with the question's requests at once, if any, as the most."""
+    assert row.asked is not None  # of an answer
+    return row.asked
 
 
 def _why_empty(answer: UnderLoad) -> str:
@@ -101,26 +88,25 @@ def _why_empty(answer: UnderLoad) -> str:
     return "no rate holds in closed form: simulate it below"
 
 
-def _in_closed_form(bench: Bench, answers: Mapping[str, UnderLoad], rate: float | None) -> None:
+def _in_closed_form(page: str, bench: Bench, answers: Mapping[str, UnderLoad], rate: float | None) -> None:
     """Means against the rate, a line a design."""
-    rows = [row for row in bench.answered if row.name in answers]
-    if other := differences(rows):
-        st.caption(widgets.escaped(f"The designs differ in {other}."))
     wanted = request.limits_s(bench.values)
-    questions = [operation(row.request, wanted) for row in rows]
-    made = downloads.made_by(questions, state.address(PAGE, bench.values))
+    rows = [row for row in bench.answered if row.name in answers]
+    questions = [operation(of_design(row), wanted) for row in rows]
+    made = downloads.made_by(questions, state.address(page, bench.values))
     table = pd.concat([answer.table for answer in answers.values()], ignore_index=True)
-    chart = FIGURES["load"].chart(table, {"limits": wanted, "notes": []})
-    said = best_within(answers, wanted)
-    for place, panel, name in zip(st.columns(len(chart.panels)), chart.panels, times_of(table), strict=True):
-        with place:
-            part = replace(chart, panels=(panel,), title=panel.title[:1].upper() + panel.title[1:])
-            downloads.show(f"load-{name}", part, lambda: table, made, drawn=figure.fitted(part), verdict=lambda: said)
-    st.caption("Requests of equal lengths arrive at random; each line goes up to 0.9 of the saturated rate.")
+    if said := best_within(answers, wanted):
+        st.markdown(f"**{widgets.escaped(said)}**")
     per_s = rate or _of_weakest(answer.full_requests_per_s or 0.0 for answer in answers.values())
-    st.caption(f"In the table {per_s:.4g} requests a second come to each design: {_whose(rate)}.")
-    if said:
-        st.markdown(widgets.escaped(said))
+    charts = panels(FIGURES["load"].chart(table, {"limits": wanted, "notes": []}), table, per_s)
+    for place, (name, part) in zip(st.columns(len(charts)), charts.items(), strict=True):
+        with place:
+            drawn = figure.fitted(part, HEIGHT + 50)
+            downloads.show(
+                f"designs-{name}", part, lambda: table, made, drawn=drawn, titled=False, verdict=lambda: said
+            )
+    other = f" The designs differ in {names}." if (names := differences(rows)) else ""
+    st.caption(widgets.escaped(f"At {per_s:.4g} requests a second to each design: {_whose(rate)}.{other}"))
     st.dataframe(at(answers, per_s, wanted), hide_index=True)
 
 
@@ -134,20 +120,18 @@ def _whose(rate: float | None) -> str:
     return "the rate given" if rate else f"{SHARE_OF_WEAKEST:.0%} of what the design that holds least can hold"
 
 
-def _one_by_one(bench: Bench, rate: float | None) -> None:
+def _simulated(page: str, bench: Bench, rate: float | None) -> None:
     """Simulate the designs request by request: the shares of requests that wait."""
-    st.subheader("One by one", anchor=False)
     with st.container(horizontal=True):
         lengths = widgets.draw(SIMULATED, width=320)
         n_requests = widgets.draw(N_REQUESTS, width=220)
     if lengths is None:
-        st.caption("Percentiles, lengths of a trace, memory page by page: choose what to simulate.")
         return
     trace = None if lengths == ALIKE else lengths
     held: dict[str, tuple[PointRequest, float]] = {}
     for row in bench.answered:
         try:
-            point = simulated(row.request)
+            point = simulated(of_design(row))
             held[row.name] = point, rate or cached_rate(point, trace, n_requests)
         except DseError as error:
             widgets.lines([f"{row.name}: {line}" for line in error.lines()])
@@ -168,17 +152,18 @@ def _one_by_one(bench: Bench, rate: float | None) -> None:
     points = [held[name][0] for name in runs]
     made = downloads.made_by(
         [simulation_of(point, trace, per_s, n_requests) for point in points],
-        state.address(PAGE, bench.values),
+        state.address(page, bench.values),
         [unused(point, trace) for point in points],
     )
     wanted = request.limits_s(bench.values)
     table = pd.concat([waits for _, waits in runs.values()], ignore_index=True)
     chart = FIGURES["waits"].chart(table, {"limits": wanted, "notes": []})
-    for place, panel, name in zip(st.columns(len(chart.panels)), chart.panels, times_of(table), strict=True):
+    charts = panels(chart, table)
+    for place, (name, part) in zip(st.columns(len(charts)), charts.items(), strict=True):
         with place:
-            title = f"Share of the requests by {panel.title}"
-            one_panel = replace(chart, panels=(panel,), title=title)
-            downloads.show(f"waits-{name}", one_panel, lambda: table, made, drawn=figure.fitted(one_panel))
+            part = replace(part, title=f"Share of the requests by {part.title}")
+            drawn = figure.fitted(part, HEIGHT + 50)
+            downloads.show(f"waits-{name}", part, lambda: table, made, drawn=drawn, titled=False)
     st.caption(f"The same {n_requests:,} requests for each design, {per_s:.4g} a second: {_whose(rate)}.")
     rows = [_percentiles(name, run, _missed(waits, wanted)) for name, (run, waits) in runs.items()]
     st.dataframe(pd.DataFrame(rows), hide_index=True)
@@ -201,17 +186,17 @@ def _percentiles(name: str, run: Mapping[str, Any], missed: str) -> dict[str, st
         for key, words in (("ttft_s", "TTFT"), ("tpot_s", "TPOT"))
     }
     held = run["peak_used_bytes"] / run["free_bytes"]
-    says = "the queue grows as long as they come" if run["is_stable"] is False else "holds"
+    verdict = "the queue grows as long as they come" if run["is_stable"] is False else "holds"
     if missed:
-        says += f"; {missed}"
+        verdict += f"; {missed}"
     if run["n_rejected"]:
-        says += f"; {run['n_rejected']:,} too long for its memory"
+        verdict += f"; {run['n_rejected']:,} too long for its memory"
     return shown | {
         title("throughput_tokens_per_s"): number(run["throughput_tokens_per_s"], "token/s"),
         "running": f"{run['mean_running']:.3g}",
         "memory, at most": f"{held:.0%}",
         "preempted": f"{run['n_preempted']:,}",
-        "says": says,
+        "verdict": verdict,
     }
 
 
@@ -246,15 +231,15 @@ def at(answers: Mapping[str, UnderLoad], per_s: float, wanted: Mapping[str, floa
         row = answer.at(per_s)
         if row is None:
             last = answer.rows[-1]["requests_per_s"]
-            shown["says"] = f"too many: waits stay short up to {last:.3g} requests/s; saturated at {full:.3g}"
+            shown["verdict"] = f"too many: waits stay short up to {last:.3g} requests/s; saturated at {full:.3g}"
             if per_s >= full:
-                shown["says"] += f"; {int(per_s / full) + 1:,} such servers hold it"
+                shown["verdict"] += f"; {int(per_s / full) + 1:,} such servers hold it"
         else:
             shown |= {
                 "TPOT": number(row["tpot_s"], "s"),
                 "TTFT": number(row["ttft_s"], "s"),
                 "decoding": f"{row['running_requests']:.3g}",
-                "says": kept_limits(row, wanted),
+                "verdict": kept_limits(row, wanted),
             }
         rows.append(shown)
     return pd.DataFrame(rows)

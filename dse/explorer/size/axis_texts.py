@@ -1,4 +1,4 @@
-"""Read the texts of the front page: values of axes."""
+"""Texts of the fields of best trade-offs: values of axes."""
 
 from collections.abc import Collection
 from contextlib import suppress

@@ -1,0 +1,69 @@
+"""The size page: what to run for a load within limits, as `dse recommend` says it, and the designs under that load."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import streamlit as st
+
+from dse.core.errors import DseError
+from dse.core.field import Field
+from dse.explorer import state, widgets
+from dse.explorer.bench import Bench
+from dse.explorer.size import against_rate, asked, recommended, trace, trade_offs
+
+PAGE = "size"
+PART = Field(
+    name="size_tab",
+    label="Part",
+    default="recommendation",
+    choices={
+        "recommendation": "Recommendation",
+        "rate": "Against the rate",
+        "trace": "Trace",
+        "trade_offs": "Best trade-offs",
+    },
+    help="What the page shows: what to run, the designs under load, a trace as the load, the front of a sweep.",
+)
+#: what the page asks for beside the designs and the workload
+FIELDS = (PART, *asked.FIELDS, *against_rate.FIELDS, *trace.FIELDS, *trade_offs.FIELDS)
+
+
+def render(bench: Bench) -> None:
+    """Draw the page: of its parts the chosen one alone."""
+    values = bench.values
+    part = values[PART.key]
+    with st.container(horizontal=True, gap="small", vertical_alignment="bottom"):
+        state.drawn(PART.key)
+        choices: Any = PART.choices
+        st.segmented_control(
+            PART.label,
+            list(choices),
+            key=PART.key,
+            format_func=choices.__getitem__,
+            required=True,
+            label_visibility="collapsed",
+        )
+        if part in ("recommendation", "trace"):
+            _choose(values)
+    if part == "trade_offs":
+        trade_offs.show(PAGE, bench)
+    elif part == "rate":
+        against_rate.show(PAGE, bench, asked.load_of(values).get("rate"))
+    elif part == "trace":
+        trace.show(PAGE, values)
+    else:
+        recommended.show(PAGE, values)
+
+
+def _choose(values: Mapping[str, Any]) -> None:
+    """The devices to choose from, and what few change."""
+    try:
+        open_means = ", ".join(asked.device_labels(values, asked.question_of(values)))
+    except DseError:  # the page says it
+        open_means = ""
+    widgets.draw(asked.DEVICES, width=380, placeholder=open_means)
+    box = st.popover("More", key="size more", on_change="rerun")
+    if box.open:
+        with box:
+            for field in asked.MORE:
+                widgets.draw(field)

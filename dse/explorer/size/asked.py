@@ -1,0 +1,156 @@
+"""Fields of the page Size, as options of `dse recommend`, and that operation."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from dse import quantizers
+from dse.core.field import NAMES, NUMBER, TEXT, Field, declarations
+from dse.explorer import common_fields, request, uploads
+from dse.explorer.request import PointRequest
+from dse.operations.recommend import SAID, Recommend
+from dse.operations.shared import counted
+from dse.specs import catalog, prices
+from dse.specs.workload import Workload
+
+_OPTIONS = declarations(Recommend)
+#: devices that are tried beside the question's, the first two that are not it
+OTHERS = ("h100", "b200", "h200")
+
+
+def _asked(option: str, **here: Any) -> Field:
+    """An option of `dse recommend` as a page asks for it."""
+    return replace(_OPTIONS[option], **here)
+
+
+def _budget(text: str, values: Mapping[str, Any]) -> None:
+    if text.strip():
+        Recommend(model="", budget=text).budget_usd()
+
+
+def _prices(text: str, values: Mapping[str, Any]) -> None:
+    prices.own(_names(text))
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(NAMES.parse("price", text)) if text.strip() else ()
+
+
+DEVICES = _asked(
+    "devices",
+    name="size_devices",
+    label="Devices to choose from",
+    kind=TEXT,
+    default=[],
+    listed=lambda: [*catalog.device_files(), *uploads.names("device")],
+    help="Each is tried with every engine, KV format and layout; left open, the question's and two others.",
+)
+#: what few change
+MORE = (
+    _asked(
+        "objective",
+        label="What must be best",
+        choices={"cost": "cost", "devices": "number of devices", "throughput": "throughput", "energy": "energy"},
+    ),
+    _asked("budget", label="Budget (USD an hour)", default="", accepts=_budget, open_means="40/h"),
+    _asked("cloud", label="List prices of", listed=lambda: sorted(prices.clouds()), open_means="device files"),
+    _asked("price", label="Prices of your own", default="", accepts=_prices, open_means="h100=2.1, h200=3"),
+    _asked(
+        "engines",
+        label="Engines",
+        kind=TEXT,
+        default=[],
+        listed=lambda: sorted({*catalog.servers(), *catalog.backends()}),
+    ),
+    _asked(
+        "quantizers",
+        name="size_quantizers",
+        label="KV formats",
+        kind=TEXT,
+        default=[],
+        listed=lambda: list(quantizers.FAMILIES),
+    ),
+    _asked("most", label="Devices of a server, at most", open_means="16"),
+)
+#: a trace in place of the load
+TRACE_RATE = _asked("rate", name="trace_rate", label="Requests a second", kind=NUMBER, high=1e6, open_means="its own")
+FIELDS = (DEVICES, *MORE, TRACE_RATE)
+
+
+def question_of(values: Mapping[str, Any]) -> PointRequest:
+    """The current design on the device and with the model of the question. Raises InputError."""
+    edits = "" if values[common_fields.OWN_DEVICE.key] else values[common_fields.EDITS.key]
+    of_all = {common_fields.OWN_DEVICE.key: None, common_fields.OWN_MODEL.key: None, common_fields.EDITS.key: edits}
+    return request.point_request({**values, **of_all})
+
+
+def load_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The load of the question, as options of `dse recommend`."""
+    kind = values[common_fields.LOAD.key]
+    name = "requests" if kind == "batch" else kind
+    fields = common_fields.OF_SESSIONS if kind == "sessions" else ()
+    return {name: values[common_fields.AMOUNTS[kind].key], **{field.key: values[field.key] for field in fields}}
+
+
+def device_labels(values: Mapping[str, Any], point: PointRequest) -> list[str]:
+    """Devices to choose from, by their names in the lists."""
+    others = [name for name in OTHERS if name != point.device][:2]
+    return list(values[DEVICES.key]) or [point.device, *others]
+
+
+def recommend_of(values: Mapping[str, Any], trace: str | None = None) -> Recommend:
+    """The question of a page's values as an operation, files of the reader's own by their names; of a `trace` in place
+    of the load. Raises InputError."""
+    point = question_of(values)
+    work = point.work
+    limits: dict[str, Any] = {**request.limit_fields(request.limits_s(values))}
+    load = load_of(values) if trace is None else {"trace": trace, "rate": values[TRACE_RATE.key]}
+    has_amount = any(load.get(kind) for kind in ("rate", "requests", "sessions", "trace"))
+    count = "" if has_amount else f"{values[common_fields.DEVICES.key]}x"
+    texts = [count + text for text in map(_text_of(point), device_labels(values, point))]
+    has_lengths = trace is not None or "sessions" in load
+    said = {name: getattr(work, name) for name in SAID if name != "input_tokens" or not has_lengths}
+    return Recommend(
+        model=point.model_text,
+        devices=tuple(texts),
+        output_tokens=None if trace is not None else work.output_tokens,
+        objective=values["objective"] if has_amount else "cost",
+        budget=values["budget"].strip() or None,
+        cloud=values["cloud"],
+        price=_names(values["price"]),
+        engines=tuple(values["engines"]) or None,
+        quantizers=tuple(values["size_quantizers"]) or None,
+        most=values["most"],
+        workload=Workload(**said),
+        **load,
+        **limits,
+    )
+
+
+def _text_of(point: PointRequest) -> Any:
+    """A device's text on the command line, by its name in the lists: with changed numbers, a file by its name."""
+    return lambda label: point.device_text if label == point.device else (uploads.text_of(label).name or label)
+
+
+def with_files(asked: Recommend, values: Mapping[str, Any]) -> tuple[Recommend, dict[str, Mapping[str, Any]]]:
+    """The operation with what the reader's own files hold in place of their names; and fields of a design by what the
+    search calls each device. Raises InputError and SpecError."""
+    point = question_of(values)
+    devices: list[Any] = []
+    fields: dict[str, Mapping[str, Any]] = {}
+    for label, text in zip(device_labels(values, point), asked.devices, strict=True):
+        edits = point.edits if label == point.device else ""
+        is_file = bool(uploads.text_of(label).text)
+        devices.append(uploads.device(label, edits) if is_file else text)
+        found = counted(text)
+        fields[devices[-1].name if is_file else found[1] if found else text] = {
+            common_fields.OWN_DEVICE.key: None if label == point.device else label,
+            common_fields.EDITS.key: edits,
+        }
+    model: Any = point.model_spec() if point.model_file.text else asked.model
+    return replace(asked, model=model, devices=tuple(devices)), fields
+
+
+def unsaid(asked: Recommend) -> tuple[str, ...]:
+    """Fields of the workload that the command leaves out: lengths that the load has of its own."""
+    return () if asked.sessions is None and asked.trace is None else ("input_tokens",)
