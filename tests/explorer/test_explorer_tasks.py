@@ -156,7 +156,7 @@ def test_i_a_trace(hand):
     hand.link("Size")
     hand.press(hand.page.get_by_role("radio", name="Trace").or_(hand.page.get_by_role("button", name="Trace")))
     hand.give(uploader(hand.page), "own.csv", b"TIMESTAMP,ContextTokens,GeneratedTokens\n" + _TRACE)
-    wait_for_figure(hand.page, "load-tpot_s")
+    wait_for_figure(hand.page, "recommend")
 
 
 LOG = (ROOT / "tests/validate/logs/vllm-0.19-llama-3.1-8b.log").read_bytes()
