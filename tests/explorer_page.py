@@ -6,6 +6,7 @@ import re
 from streamlit.testing.v1 import AppTest
 
 from dse.explorer import common_fields, request
+from dse.explorer.why.numbers import HEAD
 
 #: seconds until a page counts as stuck: the first run of a quantizer may compile for a minute and more
 TIMEOUT_S = 600
@@ -82,10 +83,14 @@ def command_of(app):
 
 
 def numbers(app):
-    """The numbers of Compare by what it calls them, of the one design that it shows."""
-    labels = [plain(block.proto.popover.label) for block in app if block.type == "popover"]
-    pairs = (label.partition(": **") for label in labels if ": **" in label)
-    return {name: rest.partition("**")[0] for name, _, rest in pairs}
+    """Every number by what the page calls it, of the one design that it shows."""
+    tables = [frame.value for frame in app.dataframe if HEAD in frame.value]
+    return dict(zip(tables[0][HEAD], tables[0].iloc[:, 1], strict=True)) if tables else {}
+
+
+def tab_of(app, key):
+    """The tabs of a field."""
+    return next(group for group in app.get("button_group") if group.key == key)
 
 
 def address_of(app):

@@ -1,6 +1,7 @@
 """Figures of `dse.figures` as the explorer shows them: the chosen design marked, the size and colors of the page."""
 
 import json
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,7 @@ import pandas as pd
 
 from dse.figures import FIGURES
 from dse.figures.charts.interactivity import source_of
+from dse.figures.charts.operations import MAX_NAMED
 from dse.figures.drawing import names, style, to_plotly
 from dse.figures.drawing.chart import Chart, Series
 from dse.questions import interactivity
@@ -28,6 +30,10 @@ LINE_PX = 18
 _MANY = 16
 #: the legend stands above the plot, where no axis is; taller than this it would scroll
 _LEGEND_PX = 260
+#: pixels of bars: of a bar, of an entry of the legend above (a row each on a phone), of the axis below
+_BAR_PX, _ENTRY_PX, _BELOW_PX = 44, 24, 55
+#: letters of a line of a name that a phone has room for beside a bar, and lines that a bar has room for
+_SHORT, _MOST_LINES = 22, 3
 CLEAR = "rgba(0,0,0,0)"
 #: lines with bands around them
 _BANDED = 2
@@ -124,6 +130,7 @@ def tall(chart: Chart, legend_px: int = 0) -> dict[str, Any]:
 
     A range in brackets behind a long name stands below it, so that a phone has room for the marks.
     """
+    legend_px = legend_px or _ENTRY_PX * len(chart.legend())
     ticks = [text for _, text in chart.panels[0].y.ticks]
     is_long = any(" (" in text and len(text) > _LONG for text in ticks)
     plot = fitted(chart, HEIGHT // 3 + legend_px + round(LINE_PX * len(ticks) * (1.6 if is_long else 1)))
@@ -140,12 +147,26 @@ def tall(chart: Chart, legend_px: int = 0) -> dict[str, Any]:
     return plot
 
 
-def bars(chart: Chart, height: int, legend_px: int, names: Sequence[str]) -> dict[str, Any]:
-    """`fitted` for bars with `names` beside them, in letters that leave the bars room on a phone."""
-    plot = fitted(chart, height, legend_px)
+def beside(designs: Sequence[str]) -> list[str]:
+    """Names of the designs as figures print them, where they are few enough to stand beside their bars."""
+    return [names.printed(name) for name in designs] if 1 < len(designs) <= MAX_NAMED else []
+
+
+def bars(chart: Chart, designs: Sequence[str] = ()) -> dict[str, Any]:
+    """`fitted` for a bar a design, as high as these and the legend need.
+
+    Names of `designs` stand beside the bars, a few words a line, in letters that leave the bars room on a phone.
+    """
+    legend_px = _ENTRY_PX * len(chart.legend())
+    plot = fitted(chart, legend_px + _BELOW_PX + _BAR_PX * len(chart.panels[0].y.ticks), legend_px)
+    if not designs:
+        return plot
     layout = plot["layout"]
-    layout["yaxis"].update(tickfont={"size": SMALL_PX}, title={"text": ""})
-    layout["margin"]["l"] = 2 * _GAP_PX + round(_LETTER_PX * max(map(len, names)))
+    wrapped = {name: textwrap.wrap(name, _SHORT)[:_MOST_LINES] for name in designs}
+    texts = ["<br>".join(wrapped.get(text, [text])) for text in layout["yaxis"]["ticktext"]]
+    layout["yaxis"].update(tickfont={"size": SMALL_PX}, title={"text": ""}, ticktext=texts)
+    longest = max(len(line) for lines in wrapped.values() for line in lines)
+    layout["margin"]["l"] = 2 * _GAP_PX + round(_LETTER_PX * longest)
     layout["legend"].update(x=0, xref="container")
     return plot
 

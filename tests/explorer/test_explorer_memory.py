@@ -11,10 +11,10 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from dse.explorer import app as explorer
-from dse.explorer import crossovers, figure, launch, request, serving
-from dse.explorer.lab import dumps
-from dse.explorer.lab.form import cached_measured, cached_view, inspection
-from dse.explorer.pages import compare, roofline
+from dse.explorer import figure, launch, request, serving
+from dse.explorer.pages import compare
+from dse.explorer.why import dumps, time, what_if
+from dse.explorer.why.form import cached_measured, cached_view, inspection
 from dse.figures import FIGURES
 from dse.figures.charts import lab
 from dse.figures.plot.answer import chart_of
@@ -26,8 +26,8 @@ from explorer_page import TIMEOUT_S, asked
 
 
 def _best_map():
-    ours = crossovers.CrossoverRequest(asked(batch=1, input=1), ("fp16", "oaken"), "fp16", "throughput")
-    return figure.cells(chart_of(crossovers.cached_map(ours)))
+    ours = what_if.CrossoverRequest(asked(batch=1, input=1), ("fp16", "oaken"), "fp16", "throughput")
+    return figure.cells(chart_of(what_if.cached_map(ours)))
 
 
 def _silicon():
@@ -75,7 +75,7 @@ def test_hollow_marks_have_the_color_of_the_page():
     both = tuple((name, request.with_quantizer(asked(), name)) for name in ("fp16", "oaken"))
     for drawn in (
         figure.tall(FIGURES["silicon_errors"].chart(table)),
-        figure.fitted(FIGURES["operations"].chart(roofline.cached_table(both))),
+        figure.fitted(FIGURES["operations"].chart(time.cached_table(both))),
     ):
         faces = [
             str(trace["marker"]["color"]) for trace in drawn["data"] if trace["type"] == "scatter" and trace["marker"]

@@ -7,7 +7,8 @@ import pytest
 from dse.explorer import common_fields
 from dse.explorer.app import PAGES
 from dse.explorer.fields import sort_of
-from dse.explorer.lab.form import DATA
+from dse.explorer.pages import why
+from dse.explorer.why import form, numbers, what_if
 from explorer_page import opened
 
 pytestmark = pytest.mark.usefixtures("few_cells")
@@ -21,7 +22,6 @@ TEXTS = {
     "weights": "bf16",
     "implementation": "generic",
     "speculative_config": '{"model": "tinyllama-1.1b", "num_speculative_tokens": 2}',
-    "lab_parameters": "format=e5m2",
     "lab_compared": "int8; kivi:bits=4",
     "front_batches": "4, 8",
     "front_tps": "1, 2",
@@ -39,7 +39,6 @@ CHOICES = {
     "model_kind": "calibrated",
     "stack": "vllm",
     "dequant_path": "fused",
-    "lab_quantizer": "fp8",
     "size_devices": ["h100"],
     "engines": ["vllm"],
     "size_quantizers": ["fp8"],
@@ -108,12 +107,12 @@ def move(app, fields):
         assert widget(app, field).value == other(field), field.key
 
 
-@pytest.mark.parametrize("path", [path for path in MODULES if MODULES[path].FIELDS])
+@pytest.mark.parametrize("path", [path for path in MODULES if MODULES[path].FIELDS and path != "why"])
 @pytest.mark.slow
 def test_each_widget_of_a_page_is_moved(path):
     app = opened(path)
     assert not app.exception
-    fields = [field for field in MODULES[path].FIELDS if field is not DATA]  # one sample, nothing to choose
+    fields = list(MODULES[path].FIELDS)
     hiding = next((field for field in fields if field.key.endswith("_tab")), None)
     left = [field for field in fields if field is not hiding]
     for tab in hiding.options() if hiding else [None]:
@@ -126,6 +125,32 @@ def test_each_widget_of_a_page_is_moved(path):
         move(app, [field for field in here if field.key.endswith(LATER)])
         labelled(app)
     assert left == []
+
+
+#: fields of the page Why by the tab, and what is chosen within it, that draws them
+TABS = {
+    "numbers": {"": (numbers.NUMBER,)},
+    "what-if": {"what_if=map": (what_if.MEASURE, what_if.AGAINST)},
+    "error": {
+        "": (form.COMPARED, form.HEADS, form.REPLACE),  # one sample, nothing to choose of dumps
+        **{f"lab_view={view}": fields for view, fields in form.OF_VIEW.items()},
+    },
+}
+
+
+@pytest.mark.parametrize(("tab", "place"), [(tab, place) for tab, places in TABS.items() for place in places])
+@pytest.mark.slow
+def test_each_widget_of_a_tab_is_moved(tab, place):
+    app = opened("why", why=tab, **dict([place.split("=")] if place else []))
+    assert not app.exception
+    move(app, TABS[tab][place])
+    labelled(app)
+
+
+def test_tabs_have_every_field_of_their_page():
+    moved = {field.key for places in TABS.values() for fields in places.values() for field in fields}
+    not_moved = {field.key for field in (why.TAB, what_if.WHAT, form.VIEW, form.DATA)}
+    assert {field.key for field in why.FIELDS} == moved | not_moved
 
 
 #: fields that a stack alone has, or models with constant states, by a design that has them
