@@ -35,7 +35,7 @@ def _app(path):
 
 
 def opened(path, **query):
-    """A page with its boxes open, run once with that query in its URL; "/path" is what is opened where "/" is a page."""
+    """A page with its boxes open, run once with that query in its URL; "/path" is an address below the host."""
     app = _app("answer" if path.startswith("/") else path)
     for key, value in query.items():
         app.query_params[key] = value
