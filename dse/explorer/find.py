@@ -90,7 +90,8 @@ def _numbers(text: str, typed: Typed) -> str:
 
     text = _TIME.sub(limit, text)
     for pattern, asked in _WORDED:
-        text = re.sub(rf"(?<![\w.-]){pattern}", lambda m, a=asked: take(a, m["number"]), text, flags=re.IGNORECASE)
+        while found := re.search(rf"(?<![\w.-]){pattern}", text, re.IGNORECASE):
+            text = f"{text[: found.start()]}{take(asked, found['number'])}{text[found.end() :]}"
     return text
 
 
