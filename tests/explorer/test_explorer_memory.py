@@ -12,7 +12,7 @@ from streamlit.testing.v1 import AppTest
 
 from dse.explorer import app as explorer
 from dse.explorer import figure, launch, request, serving
-from dse.explorer.pages import compare
+from dse.explorer.pages import answer
 from dse.explorer.why import dumps, time, what_if
 from dse.explorer.why.form import cached_measured, cached_view, inspection
 from dse.figures import FIGURES
@@ -39,8 +39,12 @@ def _values():
     return figure.map_of(lab.values(part, 0, "value", lab.scale("value", "", part, part), "Before"))
 
 
-def _throughput():
-    return compare.cached_lines((("mine", request.any_batch(asked())),))
+def _speeds():
+    return figure.speeds(answer.cached_speeds((("mine", request.any_load(asked())),), ()), [("mine", _result())])
+
+
+def _result():
+    return request.answer(asked(), request.LoadRequest(amount=64)).result
 
 
 def _labelled():
@@ -52,7 +56,7 @@ def _labelled():
 
 #: each way in which pages draw a chart
 DRAWN = {
-    "fitted": lambda: figure.fitted(figure.chosen(_throughput(), [request.answer(asked()).result])),
+    "fitted": lambda: figure.fitted(_speeds()),
     "labelled": lambda: figure.fitted(_labelled()),
     "map_of": _values,
     "cells": _best_map,

@@ -20,6 +20,7 @@ TEXTS = {
     "value_parameters": "format=e5m2",
     "token_parameters": "heavy=0.2",
     "weights": "bf16",
+    "think": "5 s",
     "implementation": "generic",
     "speculative_config": '{"model": "tinyllama-1.1b", "num_speculative_tokens": 2}',
     "lab_compared": "int8; kivi:bits=4",
@@ -33,6 +34,8 @@ TEXTS = {
 CHOICES = {
     "device": "h100",
     "model": "llama2-13b",
+    "own_device": "a100-80gb",
+    "own_model": "llama2-7b",
     "quantizer": "nqkv",
     "value_quantizer": "fp8",
     "tokens": "h2o",
@@ -60,6 +63,7 @@ NUMBERS = {
     "lab_head": 1,
     "lab_first": 64,
     "lab_heads": 2,
+    "devices": 8,
     "tp": 4,
     "pp": 2,
     "pp_batches": 1,
@@ -163,9 +167,7 @@ OF_OTHERS = [key for keys in OF_ONE.values() for key in keys]
 
 @pytest.mark.parametrize(("stack", "model"), OF_ONE)
 def test_a_widget_is_there_where_the_stack_and_the_model_have_what_it_says(stack, model):
-    app = opened("compare", designs=f"quantizer.fp16~model.{model}", at="1")
-    app.session_state["device numbers"] = True
-    app.run()
+    app = opened("answer", designs="quantizer.fp16", model=model)
     app.selectbox(key="stack").set_value(stack).run()
     fields = [field for field in common_fields.DESIGN if field.key in OF_ONE[stack, model]]
     for field in fields:  # one excludes another
@@ -174,13 +176,15 @@ def test_a_widget_is_there_where_the_stack_and_the_model_have_what_it_says(stack
     labelled(app)
 
 
-def test_each_widget_of_the_sidebar_is_moved():
-    app = opened("compare", designs="quantizer.nqkv~model.llama2-7b", at="1")
-    app.session_state["device numbers"] = True  # as pressed: the box draws its contents when it is open
-    app.run()
-    every = [field for field in (*common_fields.DESIGN, *common_fields.SCENARIO) if field.key not in OF_OTHERS]
+def test_each_widget_of_the_question_and_of_a_design_is_moved():
+    app = opened("answer", designs="quantizer.nqkv", model="llama2-7b")
+    loads = (*common_fields.AMOUNTS.values(), *common_fields.OF_SESSIONS, common_fields.LOAD)
+    every = [
+        field
+        for field in (*common_fields.DESIGN, *common_fields.SCENARIO)
+        if field.key not in OF_OTHERS and (field not in loads or field.key == "batch")
+    ]
     move(app, [field for field in every if not field.key.endswith(LATER)])
-    assert not app.exception
     app.text_input(key="number of usd_per_hour").set_value("9 USD/h").run()
     assert app.text_input(key="edits").value == "usd_per_hour=9 USD/h"
     move(app, [field for field in every if field.key.endswith(LATER)])
@@ -189,6 +193,23 @@ def test_each_widget_of_the_sidebar_is_moved():
         assert app.number_input(key=slider.key.removesuffix(" slider")).value == 64
     assert not app.exception
     labelled(app)
+
+
+@pytest.mark.parametrize("load", common_fields.AMOUNTS)
+def test_each_load_has_its_amount_and_sessions_what_they_do(load):
+    app = opened("answer", designs="quantizer.fp8")
+    app.selectbox(key="load").select(load).run()
+    amounts = [field for name, field in common_fields.AMOUNTS.items() if name == load]
+    of_sessions = common_fields.OF_SESSIONS if load == "sessions" else ()
+    drawn = {str(widget.key) for widget in (*app.number_input, *app.text_input)}
+    wanted = {field.key for field in (*amounts, *of_sessions)}
+    assert drawn & {field.key for field in (*common_fields.AMOUNTS.values(), *common_fields.OF_SESSIONS)} == wanted
+    move(app, [*amounts, *of_sessions])
+    labelled(app)
+
+
+#: their label says what they are for
+PLAIN = ("number of ", "add ", "find")
 
 
 def labelled(app):
@@ -204,7 +225,7 @@ def labelled(app):
     ]
     assert widgets
     assert [w for w in widgets if not w.label] == []
-    bare = [w.label for w in widgets if not w.help and not str(w.key).startswith("number of ")]
+    bare = [w.label for w in widgets if not w.help and not str(w.key).startswith(PLAIN)]
     assert bare == []
 
 
