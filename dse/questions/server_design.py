@@ -188,7 +188,7 @@ class RequestsAtRate(ServedLoad):
         """The mean of all requests."""
         return float(getattr(self.waits(server, amount), name)) * server.late[name]
 
-    def waits(self, server: ServerDesign, requests_per_s: float) -> AtRate:
+    def waits(self, server: ServerDesign, requests_per_s: float) -> Any:
         """The times of requests at a rate that the server holds."""
         waits = waits_at(self.traffic(server, requests_per_s), requests_per_s)
         assert waits is not None  # below what it holds

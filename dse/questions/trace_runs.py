@@ -1,0 +1,127 @@
+"""The last word on a trace: what the cards of a recommendation hold of it is simulated, at its own arrivals.
+
+The closed form, by which deployments are searched, has Poisson arrivals and moments of lengths: close where a server is
+half full, and optimistic where prompts are very unequal or arrivals come in bursts. So each card's server is run as
+`dse simulate` runs it, on the requests that a router by prefix sends to it; where a limit breaks it holds less, and the
+best is looked for again.
+"""
+
+import math
+from dataclasses import replace
+
+from dse.core.progress import Progress, each
+from dse.model.point import Point
+from dse.questions.common import TIE
+from dse.questions.prompt_loads import TraceLoad, TraceRun
+from dse.questions.search import OBJECTIVES, Fleet, Search, fleet_of
+from dse.questions.server_design import ServerDesign
+from dse.serving import routing, simulator, steady_state
+from dse.serving.requests import Requests
+
+#: requests of a run, and servers that are run, at most
+MOST_REQUESTS, MOST_SERVERS = 20_000, 12
+#: loads that are tried of a server, and how close they bring what it holds
+MOST_RUNS, CLOSE = 6, 1.05
+
+
+def settled(search: Search, progress: Progress | None = None) -> Search:
+    """The search with what the best deployments of a trace hold settled by simulation; other loads' as it is.
+
+    What no run has settled holds as much less than the closed form says as the first server that was run.
+    """
+    load = search.demand.load
+    if not isinstance(load, TraceLoad):
+        return search
+    for _ in each(range(MOST_SERVERS), progress, "simulated servers"):
+        new = next((fleet for fleet in _cards(search) if "kept" not in fleet.server.known), None)
+        if new is None or _share(load, new.each) is None:
+            break
+        new.server.known["kept"] = _kept(load, new)
+        if new.server.known["kept"]:
+            load.known.setdefault("kept", new.server.known["kept"])
+        search = _again(search)
+    cards = _cards(search)
+    for fleet in cards:
+        if fleet.server.known.get("kept"):
+            load.runs(fleet.server)[fleet.each] = run(load, fleet.server, fleet.each)
+    if cards and load.runs(cards[0].server):
+        others = f"; other servers are taken to hold {load.known['kept']:.2f} times what the closed form says"
+        load.known["said"] = (
+            f"Simulated at the trace's own arrivals: what the cards hold and their times (dse simulate --trace "
+            f"{load.name} --servers {cards[0].n_servers}){others if load.known['kept'] < 1 else ''}."
+        )
+    return search
+
+
+def _cards(search: Search) -> list[Fleet]:
+    """The deployments that are shown: the best, the fastest, the roomiest."""
+    if not search.ranked:
+        return []
+    return [search.ranked[0], *((search.fastest, search.roomiest) if search.demand.amount else ())]
+
+
+def _again(search: Search) -> Search:
+    """The search with what its servers are now known to hold."""
+    servers = [fleet.server.under(search.demand.limits) for fleet in search.found]
+    fleets = [
+        fleet_of(server, search.demand, search.prices, search.budget) for server in servers if server.holds
+    ]
+    return replace(search, found=tuple(sorted(fleets, key=OBJECTIVES[search.objective])))
+
+
+def _kept(load: TraceLoad, fleet: Fleet) -> float:
+    """The share of the load that the closed form says which a server holds in simulated runs: to 5 %, from below."""
+    server, limits = fleet.server, fleet.server.demand.limits
+    computed = load.held(server, limits, True, load.with_host(server))
+
+    def keeps(share: float) -> bool:
+        times = run(load, server, share * computed)
+        return all(getattr(times, name) * server.late[name] <= most * (1 + TIE) for name, most in limits.items())
+
+    if keeps(1.0):
+        return 1.0
+    low, high, share = 0.0, 1.0, load.known.get("kept", 1.0)
+    for _ in range(MOST_RUNS - 1):
+        share = share if low < share < high else (low + high) / 2
+        low, high = (share, high) if keeps(share) else (low, share)
+        if high <= low * CLOSE:
+            break
+        # what a server like it keeps is tried first, then a little more
+        share = share * CLOSE if share == low else 0.0
+    return low
+
+
+def run(load: TraceLoad, server: ServerDesign, requests_per_s: float) -> TraceRun:
+    """A server that gets so many requests a second of the trace, at its arrivals, so much faster or slower."""
+    design, work = server.design, server.work
+    requests = _share(load, requests_per_s)
+    assert requests is not None  # of a load that is not too large
+    if not load.keeps_prefixes(server):
+        requests = replace(requests, blocks=None)
+    host = load.cache.host(server) if load.with_host(server) else None
+    scheduler = steady_state.scheduler_of(design.device, design.plan, work, host)
+    of = simulator.run(
+        design.device, design.plan, work, routing.at_rate(requests, requests_per_s), scheduler
+    )
+    own_s = steady_state.start_s(Point(design.device, design.plan, work), of.mean_running)
+    tpot_s, found = of.tpot_s, int((of.device_tokens + of.host_tokens).sum())
+    return TraceRun(
+        tpot_s=float(tpot_s.mean()) if len(tpot_s) else 0.0,
+        ttft_s=float(of.ttft_s(own_s).mean()),
+        running=float((of.finish_s - of.first_s).sum()) / of.duration_s,
+        hit_rate=max(found, 0) / int(of.requests.input_tokens.sum()),
+    )
+
+
+def _share(load: TraceLoad, requests_per_s: float) -> Requests | None:
+    """What a server gets of the trace, or of as many as its rate takes; None where that is too much to simulate."""
+    n_traces = max(math.ceil(requests_per_s / load.own_rate * (1 - TIE)), 1)
+    n_servers = max(round(n_traces * load.own_rate / requests_per_s), 1)
+    if n_traces * len(load.arriving.arrival_s) > MOST_REQUESTS and n_traces > 1:
+        return None
+    if (key := ("share", n_traces, n_servers)) not in load.known:
+        first = load.arriving.take(slice(MOST_REQUESTS * n_servers))
+        share = routing.share_of(routing.times_as_many(first, n_traces), n_servers)
+        load.known[key] = share.take(slice(MOST_REQUESTS))
+    found: Requests = load.known[key]
+    return found
