@@ -32,8 +32,8 @@ from dse.specs.workload import Workload
 #: room beyond what a draw of requests says, which is some percent off: a bound is above all draws
 BEYOND_DRAWS = 1.05
 NOT_SIMULATED = (
-    "Not simulated, as a server takes so many times the trace's own rate: times in closed form, of Poisson arrivals and "
-    "by the moments of its lengths."
+    "Not simulated, as a server takes so many times the trace's own rate: times in closed form, of Poisson arrivals "
+    "and by the moments of its lengths."
 )
 HASHED = "a .jsonl file whose lines have hash_ids"
 #: pages that no cache has, and a server's part of a load at which it has none

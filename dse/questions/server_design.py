@@ -15,7 +15,7 @@ from dse.questions import layouts
 from dse.questions.common import Candidate, Result
 from dse.questions.limits import LEAST_LOAD, LIMITS, MOST_LOAD, rate_within, within, within_as_computed
 from dse.questions.serve_command import ServeCommand, serve_command
-from dse.serving.at_rate import AtRate, waits_at
+from dse.serving.at_rate import waits_at
 from dse.serving.steady_state import FixedLengths, TrafficServer
 from dse.specs import server_flags
 from dse.specs.workload import Workload

@@ -18,8 +18,10 @@ from dse.questions.server_design import ServerDesign
 from dse.serving import routing, simulator, steady_state
 from dse.serving.requests import Requests
 
-#: requests of a run, and servers that are run, at most
-MOST_REQUESTS, MOST_SERVERS = 20_000, 12
+#: requests of a run and of the trace that it is cut from, and servers that are run, at most
+MOST_REQUESTS, MOST_COPIED, MOST_SERVERS = 20_000, 2_000_000, 12
+#: requests from which on a run is worth its compilation from the start
+LONG = 1000
 #: loads that are tried of a server, and how close they bring what it holds
 MOST_RUNS, CLOSE = 6, 1.05
 
@@ -34,9 +36,9 @@ def settled(search: Search, progress: Progress | None = None) -> Search:
         return search
     for _ in each(range(MOST_SERVERS), progress, "simulated servers"):
         new = next((fleet for fleet in _cards(search) if "kept" not in fleet.server.known), None)
-        if new is None or _share(load, new.each) is None:
+        if new is None or not _is_simulated(load, _computed(load, new.server)):
             break
-        new.server.known["kept"] = _kept(load, new)
+        new.server.known["kept"] = _kept(load, new.server)
         if new.server.known["kept"]:
             load.known.setdefault("kept", new.server.known["kept"])
         search = _again(search)
@@ -63,16 +65,13 @@ def _cards(search: Search) -> list[Fleet]:
 def _again(search: Search) -> Search:
     """The search with what its servers are now known to hold."""
     servers = [fleet.server.under(search.demand.limits) for fleet in search.found]
-    fleets = [
-        fleet_of(server, search.demand, search.prices, search.budget) for server in servers if server.holds
-    ]
+    fleets = [fleet_of(server, search.demand, search.prices, search.budget) for server in servers if server.holds]
     return replace(search, found=tuple(sorted(fleets, key=OBJECTIVES[search.objective])))
 
 
-def _kept(load: TraceLoad, fleet: Fleet) -> float:
+def _kept(load: TraceLoad, server: ServerDesign) -> float:
     """The share of the load that the closed form says which a server holds in simulated runs: to 5 %, from below."""
-    server, limits = fleet.server, fleet.server.demand.limits
-    computed = load.held(server, limits, True, load.with_host(server))
+    computed, limits = _computed(load, server), server.demand.limits
 
     def keeps(share: float) -> bool:
         times = run(load, server, share * computed)
@@ -95,14 +94,16 @@ def run(load: TraceLoad, server: ServerDesign, requests_per_s: float) -> TraceRu
     """A server that gets so many requests a second of the trace, at its arrivals, so much faster or slower."""
     design, work = server.design, server.work
     requests = _share(load, requests_per_s)
-    assert requests is not None  # of a load that is not too large
     if not load.keeps_prefixes(server):
         requests = replace(requests, blocks=None)
     host = load.cache.host(server) if load.with_host(server) else None
     scheduler = steady_state.scheduler_of(design.device, design.plan, work, host)
-    of = simulator.run(
-        design.device, design.plan, work, routing.at_rate(requests, requests_per_s), scheduler
-    )
+    served = design.device, design.plan, work
+    if "step_times" not in server.known:
+        server.known["step_times"] = simulator.times_of(*served, load.arriving, scheduler)
+    times, arriving = server.known["step_times"], routing.at_rate(requests, requests_per_s)
+    is_long = len(requests.arrival_s) >= LONG or None
+    of = simulator.run(*served, arriving, scheduler, times, compiled=is_long)
     own_s = steady_state.start_s(Point(design.device, design.plan, work), of.mean_running)
     tpot_s, found = of.tpot_s, int((of.device_tokens + of.host_tokens).sum())
     return TraceRun(
@@ -113,15 +114,30 @@ def run(load: TraceLoad, server: ServerDesign, requests_per_s: float) -> TraceRu
     )
 
 
-def _share(load: TraceLoad, requests_per_s: float) -> Requests | None:
-    """What a server gets of the trace, or of as many as its rate takes; None where that is too much to simulate."""
-    n_traces = max(math.ceil(requests_per_s / load.own_rate * (1 - TIE)), 1)
+def _computed(load: TraceLoad, server: ServerDesign) -> float:
+    """The load that a server holds by the closed form."""
+    return load.held(server, server.demand.limits, True, load.with_host(server))
+
+
+def _is_simulated(load: TraceLoad, requests_per_s: float) -> bool:
+    """Whether copies of the trace give so many requests a second: of prompts that are found all must be run, or the
+    beginning, which finds less, would count for the rest."""
+    most = MOST_REQUESTS if load.requests else MOST_COPIED
+    n_traces = _n_traces(load, requests_per_s)
+    return n_traces == 1 or n_traces * len(load.arriving.arrival_s) <= most
+
+
+def _n_traces(load: TraceLoad, requests_per_s: float) -> int:
+    """The fewest copies of the trace that have so many requests a second."""
+    return max(math.ceil(requests_per_s / load.own_rate * (1 - TIE)), 1)
+
+
+def _share(load: TraceLoad, requests_per_s: float) -> Requests:
+    """What a server gets of the trace, or of as many as its rate takes."""
+    n_traces = _n_traces(load, requests_per_s)
     n_servers = max(round(n_traces * load.own_rate / requests_per_s), 1)
-    if n_traces * len(load.arriving.arrival_s) > MOST_REQUESTS and n_traces > 1:
-        return None
     if (key := ("share", n_traces, n_servers)) not in load.known:
-        first = load.arriving.take(slice(MOST_REQUESTS * n_servers))
-        share = routing.share_of(routing.times_as_many(first, n_traces), n_servers)
-        load.known[key] = share.take(slice(MOST_REQUESTS))
+        all_of = routing.times_as_many(load.arriving, n_traces).take(slice(MOST_REQUESTS * n_servers))
+        load.known[key] = routing.share_of(all_of, n_servers).take(slice(MOST_REQUESTS))
     found: Requests = load.known[key]
     return found

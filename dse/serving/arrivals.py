@@ -85,9 +85,7 @@ def requests_of(
     return replace(share, arrival_s=share.arrival_s - share.arrival_s[0])
 
 
-def _all_requests(
-    ask: Traffic, work: Workload, progress: Any, holds: Callable[[Requests], float] | None
-) -> Requests:
+def _all_requests(ask: Traffic, work: Workload, progress: Any, holds: Callable[[Requests], float] | None) -> Requests:
     """The requests of all servers."""
     simulator.check(1 if ask.n_requests is None else ask.n_requests)
     check_whole("seed", ask.seed, 0, 2**63 - 1)

@@ -301,6 +301,18 @@ def tables_for(
     return step_times.build(step_times.Exact.of(device, plan, work), max_sequences, longest, most_tokens, exact_at)
 
 
+def times_of(
+    device: HardwareSpec, plan: KvPlan, work: Workload, requests: Requests, scheduler: Scheduler = USUAL
+) -> step_times.StepTimes:
+    """Step times for runs of parts of these requests, each on a server of its own. Raises what `run` raises."""
+    batching, step_tokens = check(len(requests.arrival_s), scheduler)
+    work = with_admission(device, work)
+    served, memory, held = served_of(device, plan, work, requests)
+    work = with_batch(device, plan, work, Lengths.of(served).moments, batching, served.blocks is not None)
+    places = most_sequences(work, held, memory.free_bytes * memory.unit, len(served.arrival_s))
+    return tables_for(device, plan, work, served, step_tokens, places)
+
+
 def new_state(
     requests: Requests,
     rule: NDArray[np.int64],
