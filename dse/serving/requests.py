@@ -79,6 +79,8 @@ class Moments:
     mean_input_output: float
     max_input_tokens: int
     max_output_tokens: int
+    #: E[1/O] of answers of two tokens or more; 1 where there are none
+    mean_inverse_output: float
 
     @classmethod
     def of(cls, requests: Requests) -> "Moments":
@@ -93,6 +95,7 @@ class Moments:
             mean_input_output=times * self.mean_input_output,
             mean_output_squared=times * times * self.mean_output_squared,
             max_output_tokens=times * self.max_output_tokens,
+            mean_inverse_output=self.mean_inverse_output / times,
         )
 
     @property
@@ -197,6 +200,8 @@ class Counter:
             raise InputError("requests = []: must be at least one")
         mean_in, mean_out, in_squared, out_squared, in_out = (total / n for total in self.sums)
         longest = [len(counts) - 1 for counts in self.counts]
+        several = self.counts[1][2:]
+        inverse = float((several / np.arange(2, len(several) + 2)).sum() / max(several.sum(), 1)) or 1.0
         moments = Moments(
             n_requests=n,
             duration_s=duration_s,
@@ -207,6 +212,7 @@ class Counter:
             mean_input_output=in_out,
             max_input_tokens=longest[0],
             max_output_tokens=longest[1],
+            mean_inverse_output=inverse,
         )
         inputs, outputs, final, steps = self.counts
         return Lengths(
