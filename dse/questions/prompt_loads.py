@@ -386,7 +386,7 @@ class TraceLoad(CachedLoad, RequestsAtRate):
 
     def holds_within(self, server: ServerDesign, limits: Mapping[str, float], is_sure: bool) -> float:
         """As much less than the closed form says as runs of it or of the first server said."""
-        kept: float = server.known.get("kept", self.known.get("kept", 1.0))
+        kept: float = server.known.get("kept", self.known.get("kept", 1.0)) if limits else 1.0
         return kept * super().holds_within(server, limits, is_sure)
 
     def keeps_prefixes(self, server: ServerDesign) -> bool:

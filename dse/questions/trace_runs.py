@@ -18,12 +18,12 @@ from dse.questions.server_design import ServerDesign
 from dse.serving import routing, simulator, steady_state
 from dse.serving.requests import Requests
 
-#: requests of a run and of the trace that it is cut from, and servers that are run, at most
-MOST_REQUESTS, MOST_COPIED, MOST_SERVERS = 20_000, 2_000_000, 12
+#: requests of a run and of the trace that it is cut from, and servers that are tried, at most
+MOST_REQUESTS, MOST_COPIED, MOST_STEPS = 50_000, 2_000_000, 24
 #: requests from which on a run is worth its compilation from the start
 LONG = 1000
 #: loads that are tried of a server, and how close they bring what it holds
-MOST_RUNS, CLOSE = 6, 1.05
+MOST_RUNS, CLOSE = 7, 0.05
 
 
 def settled(search: Search, progress: Progress | None = None) -> Search:
@@ -34,25 +34,34 @@ def settled(search: Search, progress: Progress | None = None) -> Search:
     load = search.demand.load
     if not isinstance(load, TraceLoad):
         return search
-    for _ in each(range(MOST_SERVERS), progress, "simulated servers"):
-        new = next((fleet for fleet in _cards(search) if "kept" not in fleet.server.known), None)
-        if new is None or not _is_simulated(load, _computed(load, new.server)):
+    for _ in each(range(MOST_STEPS), progress, "simulated servers"):
+        fleet = next((one for one in _cards(search) if one.each not in load.runs(one.server)), None)
+        if fleet is None or not _is_simulated(load, _computed(load, fleet.server)):
             break
-        new.server.known["kept"] = _kept(load, new.server)
-        if new.server.known["kept"]:
-            load.known.setdefault("kept", new.server.known["kept"])
-        search = _again(search)
+        known = fleet.server.known
+        if "kept" not in known:
+            known["kept"] = _kept(load, fleet.server)
+            load.known.setdefault("kept", known["kept"] or 1.0)
+            search = _again(search)
+            continue
+        load.runs(fleet.server)[fleet.each] = times = run(load, fleet.server, fleet.each)
+        if not _is_within(fleet.server, times):  # of less load in fewer copies of the trace, which are burstier
+            known["kept"] *= (1 - CLOSE) * fleet.each / fleet.server.holds
+            search = _again(search)
     cards = _cards(search)
-    for fleet in cards:
-        if fleet.server.known.get("kept"):
-            load.runs(fleet.server)[fleet.each] = run(load, fleet.server, fleet.each)
     if cards and load.runs(cards[0].server):
         others = f"; other servers are taken to hold {load.known['kept']:.2f} times what the closed form says"
-        load.known["said"] = (
-            f"Simulated at the trace's own arrivals: what the cards hold and their times (dse simulate --trace "
-            f"{load.name} --servers {cards[0].n_servers}){others if load.known['kept'] < 1 else ''}."
-        )
+        said = f"Simulated at the trace's own arrivals: what the cards hold and their times{_again_text(load, cards[0])}"
+        load.known["said"] = f"{said}{others if load.known['kept'] < 1 else ''}."
     return search
+
+
+def _again_text(load: TraceLoad, fleet: Fleet) -> str:
+    """How to run it again, of the trace at its own rate."""
+    if abs(fleet.load / load.own_rate - 1) > TIE:
+        return ""
+    longest = f" --max-model-len {load.longest_tokens}" if load.n_left_out else ""
+    return f" (dse simulate --trace {load.name} --servers {fleet.n_servers}{longest})"
 
 
 def _cards(search: Search) -> list[Fleet]:
@@ -71,22 +80,20 @@ def _again(search: Search) -> Search:
 
 def _kept(load: TraceLoad, server: ServerDesign) -> float:
     """The share of the load that the closed form says which a server holds in simulated runs: to 5 %, from below."""
-    computed, limits = _computed(load, server), server.demand.limits
+    computed = _computed(load, server)
 
     def keeps(share: float) -> bool:
-        times = run(load, server, share * computed)
-        return all(getattr(times, name) * server.late[name] <= most * (1 + TIE) for name, most in limits.items())
+        return _is_within(server, run(load, server, share * computed))
 
     if keeps(1.0):
         return 1.0
-    low, high, share = 0.0, 1.0, load.known.get("kept", 1.0)
+    # what a server like it keeps is tried first
+    low, high, share = 0.0, 1.0, load.known.get("kept") or 0.5
     for _ in range(MOST_RUNS - 1):
-        share = share if low < share < high else (low + high) / 2
         low, high = (share, high) if keeps(share) else (low, share)
-        if high <= low * CLOSE:
+        share = (low + high) / 2
+        if high - low <= CLOSE * low:
             break
-        # what a server like it keeps is tried first, then a little more
-        share = share * CLOSE if share == low else 0.0
     return low
 
 
@@ -101,9 +108,8 @@ def run(load: TraceLoad, server: ServerDesign, requests_per_s: float) -> TraceRu
     served = design.device, design.plan, work
     if "step_times" not in server.known:
         server.known["step_times"] = simulator.times_of(*served, load.arriving, scheduler)
-    times, arriving = server.known["step_times"], routing.at_rate(requests, requests_per_s)
     is_long = len(requests.arrival_s) >= LONG or None
-    of = simulator.run(*served, arriving, scheduler, times, compiled=is_long)
+    of = simulator.run(*served, requests, scheduler, server.known["step_times"], compiled=is_long)
     own_s = steady_state.start_s(Point(design.device, design.plan, work), of.mean_running)
     tpot_s, found = of.tpot_s, int((of.device_tokens + of.host_tokens).sum())
     return TraceRun(
@@ -112,6 +118,12 @@ def run(load: TraceLoad, server: ServerDesign, requests_per_s: float) -> TraceRu
         running=float((of.finish_s - of.first_s).sum()) / of.duration_s,
         hit_rate=max(found, 0) / int(of.requests.input_tokens.sum()),
     )
+
+
+def _is_within(server: ServerDesign, times: TraceRun) -> bool:
+    """Whether times keep the limits at the upper ends of their intervals."""
+    limits = server.demand.limits
+    return all(getattr(times, name) * server.late[name] <= most * (1 + TIE) for name, most in limits.items())
 
 
 def _computed(load: TraceLoad, server: ServerDesign) -> float:
@@ -140,4 +152,4 @@ def _share(load: TraceLoad, requests_per_s: float) -> Requests:
         all_of = routing.times_as_many(load.arriving, n_traces).take(slice(MOST_REQUESTS * n_servers))
         load.known[key] = routing.share_of(all_of, n_servers).take(slice(MOST_REQUESTS))
     found: Requests = load.known[key]
-    return found
+    return replace(found, arrival_s=found.arrival_s * (n_traces * load.own_rate / n_servers / requests_per_s))
