@@ -90,7 +90,7 @@ class SimulateServing(OnDesign, WithHost, Printed):
     )
     seed: int = option(1, "Of lengths and arrivals.", WHOLE)
     workload: Workload = work(
-        only=("input_tokens", "output_tokens", "prefix_tokens", "samples", "max_model_len", *TRAFFIC),
+        only=("input_tokens", "output_tokens", "prefix_tokens", "samples", *TRAFFIC),
         helps={
             "batching": "static: until the longest answer ends; continuous: replaced at once, prompts computed whole; "
             "chunked: parts of prompts beside what decodes; steps of up to --prompt-budget tokens; default: as the "

@@ -51,7 +51,9 @@ def settled(search: Search, progress: Progress | None = None) -> Search:
     cards = _cards(search)
     if cards and load.runs(cards[0].server):
         others = f"; other servers are taken to hold {load.known['kept']:.2f} times what the closed form says"
-        said = f"Simulated at the trace's own arrivals: what the cards hold and their times{_again_text(load, cards[0])}"
+        said = (
+            f"Simulated at the trace's own arrivals: what the cards hold and their times{_again_text(load, cards[0])}"
+        )
         load.known["said"] = f"{said}{others if load.known['kept'] < 1 else ''}."
     return search
 

@@ -7,7 +7,7 @@ import numpy as np
 from dse.serving.requests import PromptBlocks, Requests
 
 #: share of a prompt that a server must have seen for a router to send the request there: what routers take by default
-#: (https://github.com/lightseekorg/smg, docs/concepts/routing/cache-aware.md, cache-threshold)
+#: (https://github.com/lightseekorg/smg, Cache-Aware Routing, --cache-threshold)
 SEEN_SHARE = 0.3
 
 

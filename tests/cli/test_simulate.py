@@ -2,6 +2,7 @@
 
 import csv
 import json
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -311,6 +312,7 @@ def test_waits_of_three_requests_by_hand():
     """Each waits a second; a token takes 0.25 and 0.5 s, and an answer of one token has no time a token."""
     served = Requests(np.zeros(3), np.ones(3, np.int64), np.array([1, 2, 4]))
     run = SimpleNamespace(requests=served, first_s=np.array([3.0, 0.0, 1.0]), finish_s=np.array([5.0, 1.0, 2.0]))
+    run.ttft_s, run.tpot_s = partial(simulate.Simulation.ttft_s, run), simulate.Simulation.tpot_s.fget(run)
     found = report_simulation.waits_table(
         {"device": "D", "model": "M", "quantizer": "Q", "host_prompt_s": 1.0}, run
     ).set_index("share")

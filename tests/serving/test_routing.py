@@ -28,8 +28,15 @@ def test_between_ticks():
 
 
 def test_a_router_sends_what_begins_alike_to_one_server():
-    """Two users behind a system prompt (block 0): the turns of each stay on its server, a new one goes where less is."""
-    prompts = [[0, 1, 2, 3, 4], [0, 11, 12, 13, 14], [0, 1, 2, 3, 4, 5], [0, 11, 12, 13, 14, 15], [0, 21, 22, 23], [0, 1, 9]]
+    """Two users behind a system prompt (block 0): turns of each stay on its server, a new one goes where less is."""
+    prompts = [
+        [0, 1, 2, 3, 4],
+        [0, 11, 12, 13, 14],
+        [0, 1, 2, 3, 4, 5],
+        [0, 11, 12, 13, 14, 15],
+        [0, 21, 22, 23],
+        [0, 1, 9],
+    ]
     trace = requests(range(6), prompts)
     share = routing.share_of(trace, 2)
     assert share.arrival_s.tolist() == [0, 2, 4, 5]
