@@ -98,7 +98,7 @@ class SimulateServing(OnDesign, WithHost, Printed):
             "input_tokens": "Prompt tokens, without --trace.",
             "output_tokens": "Generated tokens, without --trace.",
             "prefix_tokens": "Tokens that a prompt shares with others, from its start on, without --trace.",
-            "max_model_len": "Longest request, prompt and answer, that the server takes: longer ones are refused.",
+            "max_model_len": "Longest request, prompt and answer, that servers take: longer ones are left out.",
             "samples": "Answers drawn for each prompt, which share its whole blocks; requests, batch and rate count "
             "answers.",
             "batch": "Most requests that run at once; default: as many as the server takes, which admits by the memory "

@@ -81,6 +81,11 @@ def requests_of(
     if ask.samples > 1:
         return _answers(ask, work, progress, holds)
     drawn = _all_requests(ask, work, progress, holds)
+    if work.max_model_len:  # servers refuse longer ones
+        fits = drawn.input_tokens + drawn.output_tokens <= work.max_model_len
+        if not fits.any():
+            raise InputError(f"max-model-len = {work.max_model_len}: must be as long as a request, and none is shorter")
+        drawn = drawn if fits.all() else drawn.take(fits)
     share = routing.share_of(drawn, ask.n_servers)
     return replace(share, arrival_s=share.arrival_s - share.arrival_s[0])
 

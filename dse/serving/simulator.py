@@ -221,11 +221,6 @@ def served_of(
     for name, values in (("input", requests.input_tokens), ("output", requests.output_tokens)):
         for end in (values.min(), values.max()):
             check_whole(name, int(end), 1, MAX_TOKENS)
-    if work.max_model_len:  # a server refuses longer ones
-        taken = requests.input_tokens + requests.output_tokens <= work.max_model_len
-        if not taken.any():
-            raise InputError(f"max-model-len = {work.max_model_len}: every request is longer")
-        requests = requests.take(taken)
     final = requests.input_tokens + requests.output_tokens
     memory = memory_of(device, plan, work, int(np.max(final)))
     held = held_memory(memory)

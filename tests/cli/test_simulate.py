@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from cases import each
 from dse.cli import main as cli
+from dse.core.errors import InputError
 from dse.figures import FIGURES
 from dse.figures.drawing import to_plotly
 from dse.report import present
@@ -434,3 +435,16 @@ def test_products_of_8_bits_are_faster(capsys):
     rates = [numbers(*args, "--activation-bits", bits)["throughput_tokens_per_s"] for bits in ("16", "8")]
     assert rates[0] < rates[1] < 2 * rates[0]
     assert refused(capsys, *args, "--activation-bits", "4")[0] == 2
+
+
+def test_one_of_several_servers_without_what_it_refuses(tmp_path):
+    """Four lines, one too long: of the other three a router in turn sends the first and the third to one of two."""
+    file = tmp_path / "trace.csv"
+    rows = [f"2023-11-16 18:15:4{k},{n},10" for k, n in enumerate((100, 5000, 200, 300))]
+    file.write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *rows, ""]))
+    ask = simulate_requests.Traffic(trace=str(file), n_servers=2)
+    share = simulate_requests.requests_of(ask, Workload(max_model_len=4096))
+    assert (share.input_tokens.tolist(), share.arrival_s.tolist()) == ([100, 300], [0, 3])
+    assert ask.arrivals == "as in the file, one of 2 servers"
+    with pytest.raises(InputError, match="max-model-len = 60: "):
+        simulate_requests.requests_of(ask, Workload(input_tokens=40, output_tokens=20, max_model_len=60))
