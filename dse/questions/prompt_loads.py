@@ -11,9 +11,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
-
-import numpy as np
+from typing import Any, NamedTuple
 
 from dse.core.errors import InputError, show
 from dse.core.progress import Progress
@@ -25,7 +23,7 @@ from dse.questions.limits import LEAST_LOAD, MOST_LOAD, N_HALVINGS
 from dse.questions.server_design import RequestsAtRate, ServedLoad, ServerDesign, largest
 from dse.serving import arrivals, stack_distances, trace_tables
 from dse.serving.agents import Agents
-from dse.serving.at_rate import waits_at
+from dse.serving.at_rate import AtRate, waits_at
 from dse.serving.requests import Moments, Requests
 from dse.serving.steady_state import FoundPrompts, HostMemory, TrafficServer
 from dse.specs import server_flags
@@ -33,8 +31,10 @@ from dse.specs.workload import Workload
 
 #: room beyond what a draw of requests says, which is some percent off: a bound is above all draws
 BEYOND_DRAWS = 1.05
-#: window in which a trace is busiest
-MINUTE_S = 60.0
+NOT_SIMULATED = (
+    "Not simulated, as a server takes so many times the trace's own rate: times in closed form, of Poisson arrivals "
+    "and by the moments of its lengths."
+)
 HASHED = "a .jsonl file whose lines have hash_ids"
 #: pages that no cache has, and a server's part of a load at which it has none
 ENDLESS, MOST_TIMES = 2**60, 2.0**80
@@ -258,6 +258,15 @@ class Sessions(CachedLoad):
         }
 
 
+class TraceRun(NamedTuple):
+    """Means over the requests of a simulated run; `running` decode at a time."""
+
+    tpot_s: float
+    ttft_s: float
+    running: float
+    hit_rate: float
+
+
 @dataclass(frozen=True)
 class TraceLoad(CachedLoad, RequestsAtRate):
     """Requests of a trace's lengths that come at random, `amount` a second; those that begin alike go to one server.
@@ -270,15 +279,15 @@ class TraceLoad(CachedLoad, RequestsAtRate):
     #: all that the model's context has room for
     moments: Moments
     longest_tokens: int
+    #: all that come, as they come
+    arriving: Requests
     #: whose prompts name their blocks; None: nothing says what they share
     requests: Requests | None = None
-    #: requests a second in the busiest minute, where it is known
-    busiest_per_s: float | None = None
     n_left_out: int = 0
-    #: of this trace: the requests of a group, and their hits by tokens of a page
+    #: of this trace: the requests of a group, their hits by tokens of a page, and what runs said
     known: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
-    how = "requests come at random (Poisson), those that begin alike to the same server (a router by prefix)"
+    how = "requests that begin alike go to the same server (a router by prefix)"
 
     @property
     def own_rate(self) -> float:
@@ -375,20 +384,35 @@ class TraceLoad(CachedLoad, RequestsAtRate):
             low, high = (middle, high) if keeps(middle) else (low, middle)
         return low
 
+    def holds_within(self, server: ServerDesign, limits: Mapping[str, float], is_sure: bool) -> float:
+        """As much less than the closed form says as runs of it or of the first server said."""
+        kept: float = server.known.get("kept", self.known.get("kept", 1.0)) if limits else 1.0
+        return kept * super().holds_within(server, limits, is_sure)
+
+    def keeps_prefixes(self, server: ServerDesign) -> bool:
+        """Whether a server finds anything of prompts."""
+        return self.requests is not None and self.cache.server(server, self._load(1)).keeps_prefixes
+
+    def runs(self, server: ServerDesign) -> dict[float, TraceRun]:
+        """Simulated runs of a server by requests a second."""
+        runs: dict[float, TraceRun] = server.known.setdefault("runs", {})
+        return runs
+
+    def waits(self, server: ServerDesign, requests_per_s: float) -> AtRate | TraceRun:
+        """The times of requests at a rate that the server holds: simulated ones, where there are."""
+        return self.runs(server).get(requests_per_s) or super().waits(server, requests_per_s)
+
     def results(self, server: ServerDesign, amount: float) -> Result:
         """Results of the batch that decodes in the mean, and what is found."""
-        of = self.traffic(server, amount)
-        found = {} if of.reused is None else self.found(server, of.reused, self.waits(server, amount).running)
+        of, waits = self.traffic(server, amount), self.waits(server, amount)
+        found = {} if of.reused is None else self.found(server, of.reused, waits.running)
+        if found and isinstance(waits, TraceRun):
+            found["hit_rate"] = waits.hit_rate
         return super().results(server, amount) | found
 
     def notes(self) -> list[str]:
-        """Say how bursty it is, and what is left out or not known."""
-        notes = [
-            "Times by the moments of its lengths: of very unequal prompts `dse simulate --trace` finds longer ones."
-        ]
-        if self.busiest_per_s and self.busiest_per_s > (self.amount or 0.0):
-            most = f"{self.busiest_per_s:.3g}"
-            notes.append(f"The busiest minute of {self.name} has {most} requests/s: --rate {most} holds that.")
+        """Say what is simulated, and what is left out or not known."""
+        notes = [self.known.get("said", NOT_SIMULATED)]
         if self.requests is None:
             notes.append(f"{self.name} names no blocks of its prompts: none is found (give {HASHED}).")
         if self.n_left_out:
@@ -410,10 +434,11 @@ def trace_of(
     context are left out. Raises InputError."""
     known = name.strip().lower()
     if known in trace_tables.files():
-        requests, moments, busiest = trace_tables.load(known).typical(), trace_tables.load(known).moments, None
+        requests, moments = trace_tables.load(known).typical(), trace_tables.load(known).moments
+        arriving = arrivals.requests_of(arrivals.Traffic(trace=name), Workload())
     else:
-        requests = arrivals.requests_of(arrivals.Traffic(trace=name), Workload(), progress)
-        moments, busiest = Moments.of(requests), _busiest_per_s(requests)
+        requests = arriving = arrivals.requests_of(arrivals.Traffic(trace=name), Workload(), progress)
+        moments = Moments.of(requests)
     fits = requests.input_tokens + requests.output_tokens <= (longest or math.inf)
     if not fits.any():
         raise InputError(
@@ -431,17 +456,8 @@ def trace_of(
         name=name,
         moments=moments,
         longest_tokens=int((requests.input_tokens + requests.output_tokens).max()),
+        arriving=arriving.take(arriving.input_tokens + arriving.output_tokens <= (longest or math.inf)),
         requests=requests if requests.blocks else None,
         cache=cache,
-        busiest_per_s=busiest,
         n_left_out=int((~fits).sum()),
     )
-
-
-def _busiest_per_s(requests: Requests) -> float | None:
-    """Requests a second in the busiest minute; None of a trace that is no longer."""
-    at_s = requests.arrival_s
-    if at_s[-1] < MINUTE_S:
-        return None
-    since = np.searchsorted(at_s, at_s - MINUTE_S, side="right")
-    return float((np.arange(1, len(at_s) + 1) - since).max()) / MINUTE_S

@@ -15,7 +15,7 @@ from dse.questions import layouts
 from dse.questions.common import Candidate, Result
 from dse.questions.limits import LEAST_LOAD, LIMITS, MOST_LOAD, rate_within, within, within_as_computed
 from dse.questions.serve_command import ServeCommand, serve_command
-from dse.serving.at_rate import AtRate, waits_at
+from dse.serving.at_rate import waits_at
 from dse.serving.steady_state import FixedLengths, TrafficServer
 from dse.specs import server_flags
 from dse.specs.workload import Workload
@@ -188,7 +188,7 @@ class RequestsAtRate(ServedLoad):
         """The mean of all requests."""
         return float(getattr(self.waits(server, amount), name)) * server.late[name]
 
-    def waits(self, server: ServerDesign, requests_per_s: float) -> AtRate:
+    def waits(self, server: ServerDesign, requests_per_s: float) -> Any:
         """The times of requests at a rate that the server holds."""
         waits = waits_at(self.traffic(server, requests_per_s), requests_per_s)
         assert waits is not None  # below what it holds

@@ -87,6 +87,10 @@ class LengthMoments(Protocol):
     def mean_input_output(self) -> float:
         """E[I*O]."""
 
+    @property
+    def mean_inverse_output(self) -> float:
+        """E[1/O] of answers of two tokens or more."""
+
 
 @dataclass(frozen=True)
 class FixedLengths:
@@ -109,6 +113,11 @@ class FixedLengths:
     def mean_input_output(self) -> float:
         """E[I*O]."""
         return self.mean_input_tokens * self.mean_output_tokens
+
+    @property
+    def mean_inverse_output(self) -> float:
+        """1/O: answers that are even around their mean are taken as that too."""
+        return 1 / self.mean_output_tokens
 
 
 @dataclass(frozen=True)
