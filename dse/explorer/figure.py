@@ -2,7 +2,7 @@
 
 import json
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -41,23 +41,9 @@ _BANDED = 2
 _GAP_PX, _LEFT_GAP_PX = 8, 16
 
 
-def throughput(curves: Sequence[tuple[str, pd.DataFrame]]) -> Chart:
-    """Throughput against batch, a line per named curve.
-
-    Designs of several models or lengths share one panel: their names tell them apart.
-    """
-    rows = [table.assign(system=name) for name, table in curves]
-    models = list(dict.fromkeys(model for table in rows for model in table["model"]))
-    table = pd.concat(rows, ignore_index=True).assign(model=" / ".join(map(str, models)))
-    chart = FIGURES["throughput_batch"].chart(table)
-    if table[["input_tokens", "output_tokens"]].drop_duplicates().shape[0] > 1:
-        chart = replace(chart, title="Throughput against batch")
-    return chart
-
-
 def speeds(answer: Interactivity, chosen_rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Chart | None:
-    """Throughput a device against the speed of each user, a line per named design through its chosen batch, beside
-    measured servers and the best within limits. None where nothing fits."""
+    """Throughput a device against the speed of each user, a line per named design with a star at its chosen batch,
+    beside measured servers. None where nothing fits."""
     if not answer.rows:
         return None
     there = [(name, result) for name, result in chosen_rows if result["fits_whole_batch"]]
@@ -65,24 +51,14 @@ def speeds(answer: Interactivity, chosen_rows: Sequence[tuple[str, Mapping[str, 
     table = pd.DataFrame([*answer.rows, *dots])
     models = " / ".join(dict.fromkeys(map(str, table["model"])))
     # bands of many lines hide each other
-    about = {**source_of(answer).about, "notes": (), "has_bands": len(dots) <= _BANDED}
+    about = {**source_of(answer).about, "notes": (), "best": [], "has_bands": len(dots) <= _BANDED}
     chart = FIGURES["interactivity"].chart(table.assign(model=models), about)
     results, names = [result for _, result in there], [name for name, _ in there]
-    return chosen(chart, results, names, interactivity.speeds)
+    return chosen(chart, results, names)
 
 
-def by_batch(result: Mapping[str, Any]) -> tuple[float, float]:
-    """The place of a result in the chart of `throughput`."""
-    return float(result["batch"]), float(result["throughput_tokens_per_s"])
-
-
-def chosen(
-    chart: Chart,
-    results: Sequence[Mapping[str, Any]],
-    lines: Sequence[str] = (),
-    place: Callable[[Mapping[str, Any]], tuple[float, float]] = by_batch,
-) -> Chart:
-    """A chart of lines with a star at the `place` of each of `results` that fits, in the color of its line.
+def chosen(chart: Chart, results: Sequence[Mapping[str, Any]], lines: Sequence[str]) -> Chart:
+    """A chart of speeds with a star at each of `results` that fits, in the color of its line.
 
     `lines` are the names of the results' lines, in their order; a star without a line is black.
     """
@@ -92,14 +68,14 @@ def chosen(
         Series(
             name=style.CHOSEN,
             kind="scatter",
-            x=(place(result)[0],),
-            y=(place(result)[1],),
+            x=(interactivity.speeds(result)[0],),
+            y=(interactivity.speeds(result)[1],),
             color=colors.get(names.printed(line), style.BLACK),
             marker="star",
             size=1.8,
             in_legend=False,
         )
-        for result, line in zip(results, lines or [""] * len(results), strict=True)
+        for result, line in zip(results, lines, strict=True)
         if result["feasible"]
     ]
     if not stars:
