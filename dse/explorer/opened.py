@@ -75,7 +75,8 @@ def _command(row: BenchRow) -> None:
         st.code(command.line, language="bash", wrap_lines=True)
         if command.lacks:
             st.caption(escaped(f"Not in this line: {'; '.join(command.lacks)}"))
-    st.code(request.command_of(request.operation(row.request)), language="bash", wrap_lines=True)
+    if common_fields.is_at_once(row.values):  # at a rate, times have their queue: `dse recommend` says them
+        st.code(request.command_of(request.operation(row.request)), language="bash", wrap_lines=True)
 
 
 def notes(row: BenchRow) -> list[str]:

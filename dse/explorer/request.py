@@ -21,6 +21,7 @@ from dse.questions.search import Fleet
 from dse.questions.server_design import Demand, RequestsAtOnce, RequestsAtRate, ServedLoad, ServerDesign
 from dse.report import listing, present
 from dse.serving.agents import Agents, check_agents
+from dse.specs import prices
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.measurements import Bits
 from dse.specs.workload import Workload
@@ -276,6 +277,11 @@ def answer(asked: PointRequest, load: LoadRequest) -> PointAnswer:
         n_servers = server.count(load.amount)
         each = Fleet(server, n_servers, 0.0, load.amount).each
     result = server.results(each)
+    device = server.design.device
+    if load.kind != "batch" and device.usd_per_hour and load.amount:  # of these servers at this load
+        usd = prices.prices_of({device.name: device})[device.name].usd_per_hour(server.n_devices, n_servers)
+        fleet = Fleet(server, n_servers, usd, min(load.amount, n_servers * each))
+        result = result | {"usd_per_million_tokens": fleet.usd_per_million_tokens}
     shown = replace(asked, work=replace(asked.work, batch=int(result["batch"])))
     return PointAnswer(shown, result, server.holds, n_servers)
 
