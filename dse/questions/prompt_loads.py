@@ -19,15 +19,16 @@ from dse.core.errors import InputError, show
 from dse.core.progress import Progress
 from dse.model.deployed import n_groups_of
 from dse.model.kv_layout import KvPlan
-from dse.questions import hits
+from dse.model.point import Point
+from dse.questions import hits, settings
 from dse.questions.common import TIE, Candidate, Result
 from dse.questions.limits import LEAST_LOAD, MOST_LOAD, N_HALVINGS
-from dse.questions.server_design import RequestsAtRate, ServedLoad, ServerDesign, largest
+from dse.questions.server_design import Errors, RequestsAtRate, ServedLoad, ServerDesign, largest
 from dse.serving import arrivals, stack_distances, trace_tables
 from dse.serving.agents import Agents
 from dse.serving.at_rate import waits_at
 from dse.serving.requests import Moments, Requests
-from dse.serving.steady_state import FoundPrompts, HostMemory, TrafficServer
+from dse.serving.steady_state import FoundPrompts, HostMemory, Room, TrafficServer
 from dse.specs import server_flags
 from dse.specs.workload import Workload
 
@@ -35,6 +36,8 @@ from dse.specs.workload import Workload
 BEYOND_DRAWS = 1.05
 #: window in which a trace is busiest
 MINUTE_S = 60.0
+#: as computed
+AS_COMPUTED = Errors({}, 1.0)
 HASHED = "a .jsonl file whose lines have hash_ids"
 #: pages that no cache has, and a server's part of a load at which it has none
 ENDLESS, MOST_TIMES = 2**60, 2.0**80
@@ -68,11 +71,37 @@ class CachedLoad(ServedLoad):
     """A load whose prompts are found in part."""
 
     cache: PromptCache = PromptCache()
+    shares_prompts = True
 
     def check(self, server: ServerDesign) -> None:
         """Raise InputError for a server that keeps no tree of prompts."""
         if self.cache.is_on and str(server.fixed["stack"]).startswith("llama.cpp"):
             raise InputError(hits.NO_TREE_OF_BLOCKS)
+
+    def point(self, server: ServerDesign) -> Point:
+        """Of mean lengths."""
+        return server.point
+
+    def other_settings(self, server: ServerDesign) -> list[dict[str, Any]]:
+        """The prefix cache off."""
+        return [{"prefix_cache": False}] if self.cache.is_on else []
+
+    def in_settings(self, changed: Mapping[str, Any]) -> CachedLoad:
+        """With the prefix cache off."""
+        return replace(self, cache=PromptCache(is_on=False)) if "prefix_cache" in changed else self
+
+    def _endless_with(
+        self, server: ServerDesign, endless: TrafficServer, room: Room, fitting: Callable[[float], float]
+    ) -> TrafficServer:
+        """The server that finds all that was ever computed, with other room; `fitting` gives the requests that fit into
+        a pool so many times as large."""
+        times = room.pool_bytes / max(settings.own_room(server).pool_bytes, 1)
+        fits = max(int(BEYOND_DRAWS * fitting(times)), 0) + 1
+        return endless.in_room(room._replace(places=min(room.places, fits)))
+
+    def keeps_with(self, server: ServerDesign, room: Room, amount: float) -> bool:
+        """By what it holds at most."""
+        return self.most_with(server, room) >= amount
 
     @abstractmethod
     def held(self, server: ServerDesign, limits: Mapping[str, float], is_sure: bool, with_host: bool) -> float:
@@ -196,8 +225,26 @@ class Sessions(CachedLoad):
         """Sessions that it holds where all that was ever computed is found."""
         return self._most(server, limits, True)
 
+    def most_with(self, server: ServerDesign, room: Room) -> float:
+        """Sessions that it holds where all that was ever computed is found."""
+        of, drawn = self._format(server), self._drawn(server, 1)
+        full = self._endless_with(
+            server, self._endless(server), room, lambda times: of.fitting(drawn, times * of.pool_tokens)
+        )
+        errors = Errors(server.least_late, server.least_slow)
+        return self._most_of(full, server, server.demand.limits, errors)
+
+    def keeps(self, server: ServerDesign, amount: float) -> bool:
+        """At whole sessions."""
+        n, limits = max(math.ceil(amount), 1), server.demand.limits
+        return n <= self.most(server, limits) and self._keeps(server, n, limits, True, self.with_host(server))
+
     def _most(self, server: ServerDesign, limits: Mapping[str, float], is_sure: bool) -> float:
-        full, late = self._endless(server), server.late if is_sure else {}
+        errors = Errors(server.late, server.slowest) if is_sure else AS_COMPUTED
+        return self._most_of(self._endless(server), server, limits, errors)
+
+    def _most_of(self, full: TrafficServer, server: ServerDesign, limits: Mapping[str, float], errors: Errors) -> float:
+        late = errors.late
         if not full.places or (server.work.max_model_len or math.inf) < self.agents.last_tokens:
             return 0.0
 
@@ -208,12 +255,11 @@ class Sessions(CachedLoad):
         n_kept = largest(full.places, keeps) if limits else full.places
         n = min(n_kept + 1, full.places)
         n_sessions = n + full.closed(float(n)).requests_per_s * self.agents.think_s
-        return float(int(BEYOND_DRAWS * min(n_sessions, self._places(full, server, is_sure)))) if n_kept else 0.0
+        return float(int(BEYOND_DRAWS * min(n_sessions, self._places(full, errors.slowest)))) if n_kept else 0.0
 
-    def _places(self, full: TrafficServer, server: ServerDesign, is_sure: bool) -> float:
+    def _places(self, full: TrafficServer, slowest: float) -> float:
         """Sessions of which none waits for a place: all places are taken, and the others think."""
-        rate = full.full.requests_per_s * (server.slowest if is_sure else 1.0)
-        return full.places + rate * self.agents.think_s
+        return full.places + full.full.requests_per_s * slowest * self.agents.think_s
 
     def least(self, server: ServerDesign) -> float:
         """One."""
@@ -221,7 +267,7 @@ class Sessions(CachedLoad):
 
     def _keeps(self, server: ServerDesign, n: int, limits: Mapping[str, float], is_sure: bool, with_host: bool) -> bool:
         full = self.traffic(server, n, with_host)
-        if not full.places or n > self._places(full, server, is_sure):
+        if not full.places or n > self._places(full, server.slowest if is_sure else 1.0):
             return False
         row, late = self._row(server, n, with_host), server.late if is_sure else {}
         return all(row[name] * late.get(name, 1.0) <= limit * (1 + TIE) for name, limit in limits.items())
@@ -311,6 +357,16 @@ class TraceLoad(CachedLoad, RequestsAtRate):
         """The server at a rate; at 0 all that was ever computed is found."""
         return self._traffic(server, requests_per_s, requests_per_s > 0 and self.with_host(server))
 
+    def most_with(self, server: ServerDesign, room: Room) -> float:
+        """`MOST_LOAD` of what it serves when it is always full and all is found."""
+        endless = self._traffic(server, 0.0, False)
+        full = self._endless_with(server, endless, room, lambda times: times * endless.fitting)
+        return MOST_LOAD * server.least_slow * full.full.requests_per_s
+
+    def keeps(self, server: ServerDesign, amount: float) -> bool:
+        """At the rate."""
+        return self._keeps_at(server, server.demand.limits, True, self.with_host(server), amount)
+
     def _traffic(self, server: ServerDesign, requests_per_s: float, with_host: bool) -> TrafficServer:
         known = server.known
         if self.requests is None:
@@ -351,16 +407,10 @@ class TraceLoad(CachedLoad, RequestsAtRate):
 
     def held(self, server: ServerDesign, limits: Mapping[str, float], is_sure: bool, with_host: bool) -> float:
         """By halving below the saturated rate with all found."""
-        late, share = server.late if is_sure else {}, MOST_LOAD * (server.slowest if is_sure else 1.0)
+        share = MOST_LOAD * (server.slowest if is_sure else 1.0)
 
         def keeps(requests_per_s: float) -> bool:
-            of = self._traffic(server, requests_per_s, with_host)
-            if not of.places or requests_per_s > share * of.full.requests_per_s * (1 + TIE):
-                return False
-            waits = waits_at(of, requests_per_s)
-            return waits is not None and all(
-                getattr(waits, name) * late.get(name, 1.0) <= limit * (1 + TIE) for name, limit in limits.items()
-            )
+            return self._keeps_at(server, limits, is_sure, with_host, requests_per_s)
 
         endless = self._traffic(server, 0.0, with_host)
         has_room = endless.places and (server.work.max_model_len or math.inf) >= self.longest_tokens
@@ -374,6 +424,18 @@ class TraceLoad(CachedLoad, RequestsAtRate):
             middle = (low + high) / 2
             low, high = (middle, high) if keeps(middle) else (low, middle)
         return low
+
+    def _keeps_at(
+        self, server: ServerDesign, limits: Mapping[str, float], is_sure: bool, with_host: bool, requests_per_s: float
+    ) -> bool:
+        late, share = server.late if is_sure else {}, MOST_LOAD * (server.slowest if is_sure else 1.0)
+        of = self._traffic(server, requests_per_s, with_host)
+        if not of.places or requests_per_s > share * of.full.requests_per_s * (1 + TIE):
+            return False
+        waits = waits_at(of, requests_per_s)
+        return waits is not None and all(
+            getattr(waits, name) * late.get(name, 1.0) <= limit * (1 + TIE) for name, limit in limits.items()
+        )
 
     def results(self, server: ServerDesign, amount: float) -> Result:
         """Results of the batch that decodes in the mean, and what is found."""

@@ -11,16 +11,15 @@ from typing import Any, ClassVar, NamedTuple
 
 from dse.model import engine, uncertainty
 from dse.model.point import Point
+from dse.model.server import ServerResults
 from dse.questions import layouts
-from dse.questions.common import Candidate, Result
+from dse.questions.common import TIE, Candidate, Result
 from dse.questions.limits import LEAST_LOAD, LIMITS, MOST_LOAD, rate_within, within, within_as_computed
 from dse.questions.serve_command import ServeCommand, serve_command
 from dse.serving.at_rate import AtRate, waits_at
-from dse.serving.steady_state import FixedLengths, TrafficServer
+from dse.serving.steady_state import FixedLengths, Room, TrafficServer
 from dse.specs import server_flags
-from dse.specs.workload import Workload
-
-#: share of the saturated rate up to which times at a rate hold in closed form
+from dse.specs.workload import SETTINGS, Workload
 
 #: less than a server by so much is rounding
 ROUNDING = 1e-12
@@ -39,6 +38,10 @@ class ServedLoad(ABC):
     #: what binds where no limit does, and how it comes, in words
     bound: ClassVar[str]
     how: ClassVar[str] = ""
+    #: whether a server with fewer places may hold more, as they keep times short
+    is_queued: ClassVar[bool] = False
+    #: whether requests share parts of their prompts
+    shares_prompts: ClassVar[bool] = False
     #: what is wrong where not even the least fits
     no_room: ClassVar[str] = "no request fits"
 
@@ -74,6 +77,30 @@ class ServedLoad(ABC):
     @abstractmethod
     def most(self, server: ServerDesign, limits: Mapping[str, float]) -> float:
         """The load that a server holds within limits: no more than this, and sooner computed."""
+
+    def point(self, server: ServerDesign) -> Point:
+        """The server with the lengths at which requests are counted into its memory."""
+        return server.point
+
+    def other_settings(self, server: ServerDesign) -> list[dict[str, Any]]:
+        """Settings of this load alone that are tried, beside those in `hwspecs/commands.toml`."""
+        return []
+
+    def in_settings(self, changed: Mapping[str, Any]) -> ServedLoad:
+        """The load where some of these are changed."""
+        return self
+
+    def keeps(self, server: ServerDesign, amount: float) -> bool:
+        """Whether a server surely keeps its limits at a load: sooner known than what it holds."""
+        return server.most >= amount
+
+    @abstractmethod
+    def most_with(self, server: ServerDesign, room: Room) -> float:
+        """The load that a server with other tokens of a step, and as many places or fewer, holds: no more than this."""
+
+    @abstractmethod
+    def keeps_with(self, server: ServerDesign, room: Room, amount: float) -> bool:
+        """Whether a server with other room surely keeps its limits at a load; sooner known than what it holds."""
 
     @abstractmethod
     def least(self, server: ServerDesign) -> float:
@@ -127,6 +154,14 @@ class RequestsAtOnce(ServedLoad):
         """As many as fit and as the server takes."""
         return float(server.point.batch if server.point.max_batch else 0)
 
+    def most_with(self, server: ServerDesign, room: Room) -> float:
+        """As many as there are places."""
+        return float(room.places)
+
+    def keeps_with(self, server: ServerDesign, room: Room, amount: float) -> bool:
+        """Whether there are places: times are those of a server in these settings."""
+        return room.places >= amount
+
     def least(self, server: ServerDesign) -> float:
         """One."""
         return 1.0
@@ -155,6 +190,7 @@ class RequestsAtRate(ServedLoad):
 
     unit = "requests/s"
     is_whole = False
+    is_queued = True
     bound = "saturated rate"
     how = "requests come at random (Poisson), to each server its share"
 
@@ -166,10 +202,40 @@ class RequestsAtRate(ServedLoad):
         """The server at a rate."""
         return server.traffic
 
+    def point(self, server: ServerDesign) -> Point:
+        """Of requests of these lengths, whatever the longest context."""
+        return server.traffic.point
+
     def most(self, server: ServerDesign, limits: Mapping[str, float]) -> float:
         """`MOST_LOAD` of what it serves at the low end when it is always full."""
         full = self.traffic(server, 0.0)
         return MOST_LOAD * server.slowest * full.full.requests_per_s if full.places else 0.0
+
+    def most_with(self, server: ServerDesign, room: Room) -> float:
+        """`MOST_LOAD` of what it serves when it is always full, where a request alone keeps the limits."""
+        if not room.places:
+            return 0.0
+        full = server.traffic.in_room(room)
+        is_kept = self._keeps(server, full.closed(1.0), server.least_late)
+        return MOST_LOAD * server.least_slow * full.full.requests_per_s if is_kept else 0.0
+
+    def keeps_with(self, server: ServerDesign, room: Room, amount: float) -> bool:
+        """At the rate, or at the least one."""
+        if not room.places:
+            return False
+        full = server.traffic.in_room(room)
+        rate = full.full.requests_per_s
+        if amount > MOST_LOAD * rate * (1 + TIE):
+            return False
+        waits = waits_at(full, max(amount, LEAST_LOAD * rate))
+        if waits is None or not self._keeps(server, waits, server.least_late):
+            return False
+        late, slowest = full.kept(_errors)
+        return amount <= MOST_LOAD * slowest * rate * (1 + TIE) and self._keeps(server, waits, late)
+
+    def _keeps(self, server: ServerDesign, times: ServerResults | AtRate, late: Mapping[str, float]) -> bool:
+        limits = server.demand.limits
+        return all(late[name] * getattr(times, name) <= limit * (1 + TIE) for name, limit in limits.items())
 
     def least(self, server: ServerDesign) -> float:
         """`LEAST_LOAD` of the saturated rate."""
@@ -177,11 +243,16 @@ class RequestsAtRate(ServedLoad):
 
     def holds_within(self, server: ServerDesign, limits: Mapping[str, float], is_sure: bool) -> float:
         """By halving below the saturated rate."""
+        if not server.traffic.places:
+            return 0.0
         full_rate = server.traffic.full.requests_per_s
         most = server.most if is_sure else MOST_LOAD * full_rate
         if not most or not limits:
             return most
         asked = {name: limit / (server.late[name] if is_sure else 1.0) for name, limit in limits.items()}
+        waits = waits_at(server.traffic, most)
+        if waits is not None and all(getattr(waits, name) <= limit for name, limit in asked.items()):
+            return most
         return min(rate_within(server.traffic, full_rate, asked) or 0.0, most)
 
     def time_s(self, server: ServerDesign, amount: float, name: str) -> float:
@@ -211,15 +282,39 @@ def largest(most: float, keeps: Callable[[int], bool]) -> float:
     return float(low)
 
 
+class Errors(NamedTuple):
+    """Ends of the intervals of a full server over what is computed: of its times the upper, of its rate the low one."""
+
+    late: Mapping[str, float]
+    slowest: float
+
+
+def errors_of(row: Result) -> Errors:
+    """The ends by the results of a full server."""
+    late = {name: uncertainty.of_column(row, name).high for name in LIMITS}
+    return Errors(late, min(uncertainty.of_column(row, uncertainty.RATE).low, 1.0))
+
+
+def _errors(traffic: TrafficServer) -> Errors:
+    """The ends of a full server of `TrafficServer.in_room`."""
+    parts = traffic.point.run(traffic.places).wave._asdict() | traffic.full._asdict()
+    return errors_of({**traffic.point.lowered.results, **parts, "running_batch": traffic.places})
+
+
 class ServerDesign:
     """A design on so many devices, as a server of requests of its lengths under limits. Raises DseError where the model
     does not run so."""
 
     def __init__(self, asked: str, design: Candidate, work: Workload, demand: Demand) -> None:
         self.asked, self.design, self.work, self.demand = asked, design, work, demand
+        #: what is changed of the engine's settings, by field, and the server with its own
+        self.settings: dict[str, Any] = {}
+        self.own = self
         self.point = Point(design.device, design.plan, work)
         #: what loads have computed of it
         self.known: dict[Any, Any] = {}
+        #: what a search has found of its settings, under these limits
+        self.found: dict[Any, Any] = {}
         demand.load.check(self)
 
     def under(self, limits: Mapping[str, float]) -> ServerDesign:
@@ -227,6 +322,21 @@ class ServerDesign:
         other = ServerDesign(self.asked, self.design, self.work, self.demand._replace(limits=dict(limits)))
         other.known = self.known
         return other
+
+    def in_settings(self, changed: Mapping[str, Any]) -> ServerDesign:
+        """The server in other settings of its engine than its own."""
+        key = tuple(changed.items())
+        if key not in self._in_settings:
+            fields = {name: value for name, value in changed.items() if name in SETTINGS}
+            demand = self.demand._replace(load=self.demand.load.in_settings(changed))
+            other = ServerDesign(self.asked, self.design, replace(self.work, **fields), demand)
+            other.settings, other.own = dict(changed), self
+            self._in_settings[key] = other
+        return self._in_settings[key]
+
+    @cached_property
+    def _in_settings(self) -> dict[Any, ServerDesign]:
+        return {(): self}
 
     @property
     def fixed(self) -> Mapping[str, Any]:
@@ -264,23 +374,44 @@ class ServerDesign:
 
     @cached_property
     def traffic(self) -> TrafficServer:
-        """The server of requests that come at random."""
-        lengths = FixedLengths(self.work.input_tokens, self.work.output_tokens)
-        return TrafficServer.of(self.design.device, self.design.plan, self.work, lengths)
+        """The server of requests that come at random; kept for others of these lengths."""
+        work, kept = self.work, self.point.lowered.kept_by_load
+        key = "traffic", work.input_tokens, work.output_tokens, work.batch
+        if key not in kept:
+            lengths = FixedLengths(work.input_tokens, work.output_tokens)
+            kept[key] = TrafficServer.of(self.design.device, self.design.plan, work, lengths)
+        return replace(kept[key])
 
     @cached_property
-    def _full(self) -> Result:
-        return engine.speed(self.traffic.point)
+    def _errors(self) -> Errors:
+        work, kept = self.work, self.point.lowered.kept_by_load
+        key = "errors", work.input_tokens, work.output_tokens, work.batch
+        if key not in kept:
+            kept[key] = errors_of(engine.speed(self.traffic.point))
+        errors: Errors = kept[key]
+        return errors
 
-    @cached_property
-    def late(self) -> dict[str, float]:
+    @property
+    def late(self) -> Mapping[str, float]:
         """The upper end of the interval of each time over what is computed, by column."""
-        return {name: uncertainty.of_column(self._full, name).high for name in LIMITS}
+        return self._errors.late
 
-    @cached_property
+    @property
     def slowest(self) -> float:
         """The low end of the interval of the rate over what is computed, at most 1."""
-        return min(uncertainty.of_column(self._full, uncertainty.RATE).low, 1.0)
+        return self._errors.slowest
+
+    @cached_property
+    def least_late(self) -> Mapping[str, float]:
+        """`late` in any settings, no more than this: how long kernels unpack goes by how many requests run."""
+        without = uncertainty.of_column(self.fixed, "tpot_s", kernels=False)
+        is_open = self.fixed["unpack_rate_low"] is not None
+        return {**self.late, "tpot_s": uncertainty.middle(without.low, without.high) if is_open else without.high}
+
+    @cached_property
+    def least_slow(self) -> float:
+        """`slowest` in any settings, no less than this: whatever part of the time decodes."""
+        return 1.0 if self.fixed["unpack_rate_low"] is not None else uncertainty.least_slow(self.fixed)
 
     @cached_property
     def most(self) -> float:
@@ -339,5 +470,5 @@ class ServerDesign:
         return self.demand.load.results(self, amount)
 
     def count(self, amount: float | None) -> int:
-        """The fewest servers that hold a load; one where there is none."""
+        """The fewest servers that hold a load; one where there is none. It must hold some."""
         return max(math.ceil(amount / self.holds * (1 - ROUNDING)), 1) if amount else 1

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import exp, lcm, log
 from statistics import NormalDist
-from typing import Any, Literal, NamedTuple, Protocol, get_args
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar, get_args
 
 from dse.core.errors import InputError, show
 from dse.model.batch import step_shares
@@ -15,7 +15,7 @@ from dse.model.formulas.steady import mean_prompt_of_tokens, mean_reserved_token
 from dse.model.kv_layout import KvPlan
 from dse.model.lower import BATCHINGS, check_traffic, with_admission
 from dse.model.point import Point
-from dse.model.records import CHUNKED, CONTINUOUS, STATIC, Design
+from dse.model.records import CHUNKED, CONTINUOUS, STATIC, Design, Load
 from dse.model.results import assumed_behind
 from dse.model.server import AtOnce, Cycle, Pass, ServerResults, last_pass, server_results
 from dse.model.step import Terms
@@ -23,7 +23,10 @@ from dse.serving.step_times import MIN_CONTEXT_TOKENS
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.workload import Workload
 
+T = TypeVar("T")
 Batching = Literal["static", "continuous", "chunked"]
+#: lengths and tokens of a step of which passes of a layout are kept
+MOST_KEPT = 64
 #: places at which the longest of several prompts is taken, and the mean over lengths
 N_LONGEST, N_LENGTHS = 32, 9
 
@@ -58,6 +61,15 @@ class Scheduler(NamedTuple):
     #: most tokens of a step with prompts
     step_tokens: int | None = None
     host: HostMemory | None = None
+
+
+class Room(NamedTuple):
+    """What settings of an engine give a server: requests that it runs at once, and tokens of a step with prompts."""
+
+    places: int
+    step_tokens: int
+    #: bytes for keys and values, where prompts share them
+    pool_bytes: int = 0
 
 
 #: nothing said: as the server's release does
@@ -164,6 +176,7 @@ class TrafficServer:
     #: what of prompts is found
     reused: FoundPrompts | None = None
     _known: dict[float, Pass] = field(default_factory=dict, compare=False, repr=False)
+    _made: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @classmethod
     def of(
@@ -210,7 +223,18 @@ class TrafficServer:
             fitting=fitting,
             places=min(work.batch or load.most_at_once, fitting),
             reused=reused,
+            _known=_passes(point, moments, design.load) if reused is None else {},
         )
+
+    def in_room(self, room: Room) -> "TrafficServer":
+        """The server with other places and tokens of a step."""
+        if room not in self._made:
+            load = self.design.load._replace(step_tokens=room.step_tokens)
+            known = _passes(self.point, self.lengths, load) if self.reused is None else {}
+            design, places = self.design._replace(load=load), room.places
+            self._made[room] = replace(self, design=design, fitting=places, places=places, _known=known)
+        found: TrafficServer = self._made[room]
+        return found
 
     @property
     def computed(self) -> tuple[float, float]:
@@ -273,6 +297,13 @@ class TrafficServer:
         places = (NormalDist().inv_cdf(((i + 0.5) / N_LONGEST) ** (1 / k)) for i in range(N_LONGEST))
         return sum(exp(spread * (x - spread / 2)) for x in places) / N_LONGEST
 
+    def kept(self, of: Callable[["TrafficServer"], T]) -> T:
+        """What a function makes of the server, made once."""
+        if of not in self._made:
+            self._made[of] = of(self)
+        found: T = self._made[of]
+        return found
+
     def closed(self, n: float) -> ServerResults:
         """The server of a closed loop of `n` requests that all have a place."""
         return server_results(self.design, self.cycle(n), n, self.mean_output_tokens)
@@ -281,6 +312,16 @@ class TrafficServer:
     def full(self) -> ServerResults:
         """The server whose places are always taken; at least one request must fit."""
         return self.closed(float(self.places))
+
+
+def _passes(point: Point, moments: LengthMoments, load: Load) -> dict[float, Pass]:
+    """Passes that are known of requests of these lengths, the same whatever fits; kept where lengths are alike."""
+    if not isinstance(moments, FixedLengths):
+        return {}
+    known, key = point.lowered.passes, (moments, load.step_tokens, load.batching)
+    if key not in known and len(known) >= MOST_KEPT:
+        known.clear()
+    return known.setdefault(key, {})
 
 
 def _prompt_sums(

@@ -585,8 +585,10 @@ class Workload:
     )
 
     def __post_init__(self) -> None:
+        said = vars(self)
         for name, field in ASKED.items():
-            field.check(getattr(self, name))
+            if (value := said[name]) is not field.default:
+                field.check(value)
         if self.prefix_tokens > self.input_tokens:
             raise InputError(
                 f"prefix = {self.prefix_tokens}: must be a whole number from 0 to {self.input_tokens:,}, the prompt"
@@ -783,6 +785,8 @@ MEMORY = (
 )
 #: of these, what only a server's memory has
 OF_SERVERS = (*MEMORY[1:6], *MEMORY[-3:], "cuda_graphs", "speculative_config", "cpu_offload_gib")
+#: settings of a server that change its load and memory alone, no layout and no kernel
+SETTINGS = ("prompt_budget_tokens", "max_num_seqs", "gpu_memory_utilization")
 #: fields that say how times are modelled
 TIMING = ("model_kind", "stack", "implementation", "strict_kernels", "other_software")
 #: headings of a long help -> the fields that stand under them; all others are the requests

@@ -1,0 +1,194 @@
+"""Settings of an engine that a search tries beside its own: tokens of a step, requests at once, share of the memory.
+
+The values stand in hwspecs/commands.toml. Settings change how many requests run at once and how prompts are cut into
+steps; layouts and kernels stay, so that a server is laid out once for all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from itertools import product
+from typing import Any, TypeVar
+
+from dse.core.errors import DseError
+from dse.model import capacity, lower
+from dse.questions.server_design import ROUNDING, ServerDesign
+from dse.serving.steady_state import Room
+from dse.specs import server_flags
+from dse.specs.workload import SETTINGS
+
+T = TypeVar("T")
+#: what a search changes, by field; all else as the engine has it
+Changed = Mapping[str, Any]
+
+
+def tried(server: ServerDesign) -> dict[str, tuple[float, ...]]:
+    """Values that are tried of each setting beside the engine's own; none of what the user has said."""
+    engine = server_flags.engines().get(str(server.fixed["stack"] or "").partition("@")[0])
+    memory, load = server.point.lowered.design.memory, server.point.lowered.design.load
+    if engine is None or not memory.is_server:
+        return {}
+    own = dict(zip(SETTINGS, (memory.budget_tokens, load.most_at_once, memory.asked_share), strict=True))
+    return {
+        name: tuple(value for value in engine.tried.get(name, ()) if value != own[name])
+        for name in SETTINGS
+        if getattr(server.work, name) is None
+    }
+
+
+def n_settings(server: ServerDesign) -> int:
+    """Settings of a server that are tried, the engine's own among them."""
+    others = len(server.demand.load.other_settings(server))
+    return math.prod(1 + len(values) for values in tried(server).values()) + others
+
+
+#: settings as answers name them, and with a value
+TITLES = {
+    "prompt_budget_tokens": ("tokens of a step", "{:,.0f} tokens a step"),
+    "max_num_seqs": ("requests at once", "{:,.0f} at once"),
+    "gpu_memory_utilization": ("share of memory", "{:g} of the memory"),
+    "prefix_cache": ("prefix cache", "no prefix cache"),
+}
+
+
+def text(changed: Changed) -> str:
+    """Settings in words; "" for the engine's own."""
+    return ", ".join(TITLES[name][1].format(value) for name, value in changed.items())
+
+
+def cell(changed: Changed, name: str) -> str:
+    """A setting in a table; "-" for the engine's own."""
+    value = changed.get(name)
+    return "-" if value is None else "off" if value is False else f"{value:,g}"
+
+
+def _room(server: ServerDesign, changed: Changed, most: int | None = None) -> Room:
+    """Places of a server in other settings, of which it takes `most`, and tokens of a step. Raises InputError."""
+    point = server.demand.load.point(server)
+    work = replace(point.asked, **changed)
+    design = lower.in_settings(point.design, point.device, point.plan, work, point.stack_name)
+    most = most or design.load.most_at_once
+    design = design._replace(load=design.load._replace(max_num_seqs=most))
+    free_bytes = int(capacity.free_bytes(design))
+    if server.demand.load.shares_prompts:  # which places do not tell
+        return Room(most, design.load.step_tokens, pool_bytes=free_bytes)
+    fitting = capacity.max_batch(design, point.made, free_bytes * point.unit)
+    return Room(min(most, int(fitting)), design.load.step_tokens)
+
+
+def _largest_rooms(server: ServerDesign) -> dict[Room, Changed]:
+    """For each number of tokens of a step no fewer places than any settings give: those beside the smallest steps, with
+    memory for the fewest requests."""
+    values, design = tried(server), server.point.lowered.design
+    own, own_budget = design.load.most_at_once, design.memory.budget_tokens
+    seqs, budgets = values.get("max_num_seqs", ()), values.get("prompt_budget_tokens", ())
+    most, changed = int(max((own, *seqs))), dict[str, float]()
+    if seqs and min(seqs) < own:
+        changed["max_num_seqs"] = min(seqs)
+    if budgets and min(budgets) < own_budget:
+        changed["prompt_budget_tokens"] = min(budgets)
+    if (share := max(values.get("gpu_memory_utilization", ()), default=0.0)) > design.memory.asked_share:
+        changed["gpu_memory_utilization"] = share
+    room = _room(server, changed, most)
+    if design.memory.slot_blocks:  # which are laid out for each place
+        room = room._replace(places=most)
+    rooms: dict[Room, Changed] = {room._replace(step_tokens=design.load.step_tokens): {}}
+    for budget in budgets:
+        step_tokens = design.load.step_tokens + int(budget) - own_budget
+        rooms[room._replace(step_tokens=step_tokens)] = {"prompt_budget_tokens": budget}
+    return rooms
+
+
+def _rooms_of(budget: float | None) -> Callable[[ServerDesign], dict[Room, Changed]]:
+    """Settings with such a budget by the room that they give, of equal rooms those with the fewest changes."""
+
+    def in_budget(server: ServerDesign) -> dict[Room, Changed]:
+        values, found = tried(server), dict[Room, Changed]()
+        choices = {name: (None, *values[name]) for name in values} | {"prompt_budget_tokens": (budget,)}
+        every = [{n: v for n, v in zip(choices, of, strict=True) if v is not None} for of in product(*choices.values())]
+        for changed in sorted(every, key=len):
+            with suppress(DseError):
+                found.setdefault(_room(server, changed), changed)
+        return found
+
+    return in_budget
+
+
+def _kept(server: ServerDesign, name: str, of: Callable[[ServerDesign], T]) -> T:
+    """What is computed once of a server's settings for lengths of requests."""
+    work, kept = server.work, server.point.lowered.kept_by_load
+    key = "settings", name, type(server.demand.load), work.input_tokens, work.output_tokens
+    if key not in kept:
+        kept[key] = of(server)
+    found: T = kept[key]
+    return found
+
+
+def own_room(server: ServerDesign) -> Room:
+    """The room of a server as its engine has it."""
+    return _kept(server, "own", lambda server: _room(server, {}))
+
+
+def _largest(server: ServerDesign) -> dict[Room, Changed]:
+    return _kept(server, "largest", _largest_rooms)
+
+
+def most(server: ServerDesign) -> float:
+    """The load that a server holds in any settings: no more than this, and sooner computed."""
+    if most not in server.found:
+        load = server.demand.load
+        server.found[most] = max(server.most, *(load.most_with(server, room) for room in _largest(server)))
+    bound: float = server.found[most]
+    return bound
+
+
+def rooms(server: ServerDesign) -> list[tuple[float, Room, Changed]]:
+    """The load that a server holds at most with other room, the room, and the settings that give it with the fewest
+    changes, these first."""
+    if rooms in server.found:
+        return server.found[rooms]  # type: ignore[no-any-return]
+    load, found = server.demand.load, list[tuple[float, Room, Changed]]()
+    for largest, said in _largest(server).items():
+        if bound := load.most_with(server, largest):
+            budget = said.get("prompt_budget_tokens")
+            in_budget = _kept(server, f"rooms, {budget}", _rooms_of(budget))
+            found += [(bound, room, changed) for room, changed in in_budget.items() if changed]
+    found += [(math.inf, own_room(server), changed) for changed in load.other_settings(server)]
+    server.found[rooms] = sorted(found, key=lambda one: len(one[2]))
+    return server.found[rooms]  # type: ignore[no-any-return]
+
+
+def _keeps(server: ServerDesign, room: Room, amount: float) -> bool:
+    """`keeps_with`, which holds for less load too, and fails for more."""
+    kept, failed = server.found.get(room, (0.0, math.inf))
+    if kept < amount < failed:
+        is_kept = server.demand.load.keeps_with(server, room, amount)
+        server.found[room] = (amount, failed) if is_kept else (kept, amount)
+        return is_kept
+    return bool(amount <= kept)
+
+
+def holding(server: ServerDesign, amount: float, n_most: float = math.inf) -> ServerDesign:
+    """The server in the settings with which the fewest hold a load, fewer than as the engine has it and no more than
+    `n_most`, with the fewest changes; as the engine has it where there are none."""
+    best, load, failed = server, server.demand.load, set[int]()
+    n = min(server.count(amount), n_most + 1) if server.holds else n_most + 1
+
+    def least() -> float:
+        return amount / (n - 1) * (1 - ROUNDING) if n > 1 else math.inf
+
+    if most(server) < least():
+        return server
+    for bound, room, changed in rooms(server):
+        if bound < least() or room.step_tokens in failed or not _keeps(server, room, least()):
+            continue
+        other = server.in_settings(changed)
+        fewer = other.count(amount) if load.keeps(other, least()) and other.holds else math.inf
+        if fewer < n:
+            best, n = other, fewer
+        elif not (load.is_queued or load.shares_prompts):  # a limit binds, whatever there is room for
+            failed.add(room.step_tokens)
+    return best
