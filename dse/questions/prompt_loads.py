@@ -23,12 +23,12 @@ from dse.model.point import Point
 from dse.questions import hits, settings
 from dse.questions.common import TIE, Candidate, Result
 from dse.questions.limits import LEAST_LOAD, MOST_LOAD, N_HALVINGS
-from dse.questions.server_design import Errors, RequestsAtRate, ServedLoad, ServerDesign, largest
+from dse.questions.server_design import ErrorEnds, RequestsAtRate, ServedLoad, ServerDesign, largest
 from dse.serving import arrivals, stack_distances, trace_tables
 from dse.serving.agents import Agents
 from dse.serving.at_rate import waits_at
 from dse.serving.requests import Moments, Requests
-from dse.serving.steady_state import FoundPrompts, HostMemory, Room, TrafficServer
+from dse.serving.steady_state import FoundPrompts, HostMemory, ServerRoom, TrafficServer
 from dse.specs import server_flags
 from dse.specs.workload import Workload
 
@@ -37,7 +37,7 @@ BEYOND_DRAWS = 1.05
 #: window in which a trace is busiest
 MINUTE_S = 60.0
 #: as computed
-AS_COMPUTED = Errors({}, 1.0)
+AS_COMPUTED = ErrorEnds({}, 1.0)
 HASHED = "a .jsonl file whose lines have hash_ids"
 #: pages that no cache has, and a server's part of a load at which it has none
 ENDLESS, MOST_TIMES = 2**60, 2.0**80
@@ -79,7 +79,7 @@ class CachedLoad(ServedLoad):
             raise InputError(hits.NO_TREE_OF_BLOCKS)
 
     def point(self, server: ServerDesign) -> Point:
-        """Of mean lengths."""
+        """Count requests at their mean lengths."""
         return server.point
 
     def other_settings(self, server: ServerDesign) -> list[dict[str, Any]]:
@@ -91,7 +91,7 @@ class CachedLoad(ServedLoad):
         return replace(self, cache=PromptCache(is_on=False)) if "prefix_cache" in changed else self
 
     def _endless_with(
-        self, server: ServerDesign, endless: TrafficServer, room: Room, fitting: Callable[[float], float]
+        self, server: ServerDesign, endless: TrafficServer, room: ServerRoom, fitting: Callable[[float], float]
     ) -> TrafficServer:
         """The server that finds all that was ever computed, with other room; `fitting` gives the requests that fit into
         a pool so many times as large."""
@@ -99,7 +99,7 @@ class CachedLoad(ServedLoad):
         fits = max(int(BEYOND_DRAWS * fitting(times)), 0) + 1
         return endless.in_room(room._replace(places=min(room.places, fits)))
 
-    def keeps_with(self, server: ServerDesign, room: Room, amount: float) -> bool:
+    def keeps_with(self, server: ServerDesign, room: ServerRoom, amount: float) -> bool:
         """By what it holds at most."""
         return self.most_with(server, room) >= amount
 
@@ -225,13 +225,13 @@ class Sessions(CachedLoad):
         """Sessions that it holds where all that was ever computed is found."""
         return self._most(server, limits, True)
 
-    def most_with(self, server: ServerDesign, room: Room) -> float:
+    def most_with(self, server: ServerDesign, room: ServerRoom) -> float:
         """Sessions that it holds where all that was ever computed is found."""
         of, drawn = self._format(server), self._drawn(server, 1)
         full = self._endless_with(
             server, self._endless(server), room, lambda times: of.fitting(drawn, times * of.pool_tokens)
         )
-        errors = Errors(server.least_late, server.least_slow)
+        errors = ErrorEnds(server.least_late, server.least_slow)
         return self._most_of(full, server, server.demand.limits, errors)
 
     def keeps(self, server: ServerDesign, amount: float) -> bool:
@@ -240,11 +240,13 @@ class Sessions(CachedLoad):
         return n <= self.most(server, limits) and self._keeps(server, n, limits, True, self.with_host(server))
 
     def _most(self, server: ServerDesign, limits: Mapping[str, float], is_sure: bool) -> float:
-        errors = Errors(server.late, server.slowest) if is_sure else AS_COMPUTED
+        errors = ErrorEnds(server.late, server.slowest) if is_sure else AS_COMPUTED
         return self._most_of(self._endless(server), server, limits, errors)
 
-    def _most_of(self, full: TrafficServer, server: ServerDesign, limits: Mapping[str, float], errors: Errors) -> float:
-        late = errors.late
+    def _most_of(
+        self, full: TrafficServer, server: ServerDesign, limits: Mapping[str, float], ends: ErrorEnds
+    ) -> float:
+        late = ends.late
         if not full.places or (server.work.max_model_len or math.inf) < self.agents.last_tokens:
             return 0.0
 
@@ -255,7 +257,7 @@ class Sessions(CachedLoad):
         n_kept = largest(full.places, keeps) if limits else full.places
         n = min(n_kept + 1, full.places)
         n_sessions = n + full.closed(float(n)).requests_per_s * self.agents.think_s
-        return float(int(BEYOND_DRAWS * min(n_sessions, self._places(full, errors.slowest)))) if n_kept else 0.0
+        return float(int(BEYOND_DRAWS * min(n_sessions, self._places(full, ends.slowest)))) if n_kept else 0.0
 
     def _places(self, full: TrafficServer, slowest: float) -> float:
         """Sessions of which none waits for a place: all places are taken, and the others think."""
@@ -357,7 +359,7 @@ class TraceLoad(CachedLoad, RequestsAtRate):
         """The server at a rate; at 0 all that was ever computed is found."""
         return self._traffic(server, requests_per_s, requests_per_s > 0 and self.with_host(server))
 
-    def most_with(self, server: ServerDesign, room: Room) -> float:
+    def most_with(self, server: ServerDesign, room: ServerRoom) -> float:
         """`MOST_LOAD` of what it serves when it is always full and all is found."""
         endless = self._traffic(server, 0.0, False)
         full = self._endless_with(server, endless, room, lambda times: times * endless.fitting)

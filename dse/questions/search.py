@@ -198,7 +198,7 @@ class Search:
 
     @property
     def text(self) -> str:
-        """What was searched, in words."""
+        """The grid and the settings, in words."""
         if not self.in_settings:
             return f"{self.grid.text}; as the engine has them: {UNTRIED}, {AS_THE_ENGINE}"
         n = [settings.n_settings(server) for server in self.grid.servers]

@@ -17,7 +17,7 @@ from dse.questions.common import TIE, Candidate, Result
 from dse.questions.limits import LEAST_LOAD, LIMITS, MOST_LOAD, rate_within, within, within_as_computed
 from dse.questions.serve_command import ServeCommand, serve_command
 from dse.serving.at_rate import AtRate, waits_at
-from dse.serving.steady_state import FixedLengths, Room, TrafficServer
+from dse.serving.steady_state import FixedLengths, ServerRoom, TrafficServer
 from dse.specs import server_flags
 from dse.specs.workload import SETTINGS, Workload
 
@@ -95,11 +95,11 @@ class ServedLoad(ABC):
         return server.most >= amount
 
     @abstractmethod
-    def most_with(self, server: ServerDesign, room: Room) -> float:
+    def most_with(self, server: ServerDesign, room: ServerRoom) -> float:
         """The load that a server with other tokens of a step, and as many places or fewer, holds: no more than this."""
 
     @abstractmethod
-    def keeps_with(self, server: ServerDesign, room: Room, amount: float) -> bool:
+    def keeps_with(self, server: ServerDesign, room: ServerRoom, amount: float) -> bool:
         """Whether a server with other room surely keeps its limits at a load; sooner known than what it holds."""
 
     @abstractmethod
@@ -154,11 +154,11 @@ class RequestsAtOnce(ServedLoad):
         """As many as fit and as the server takes."""
         return float(server.point.batch if server.point.max_batch else 0)
 
-    def most_with(self, server: ServerDesign, room: Room) -> float:
+    def most_with(self, server: ServerDesign, room: ServerRoom) -> float:
         """As many as there are places."""
         return float(room.places)
 
-    def keeps_with(self, server: ServerDesign, room: Room, amount: float) -> bool:
+    def keeps_with(self, server: ServerDesign, room: ServerRoom, amount: float) -> bool:
         """Whether there are places: times are those of a server in these settings."""
         return room.places >= amount
 
@@ -203,7 +203,7 @@ class RequestsAtRate(ServedLoad):
         return server.traffic
 
     def point(self, server: ServerDesign) -> Point:
-        """Of requests of these lengths, whatever the longest context."""
+        """The server at these lengths, whatever the longest context."""
         return server.traffic.point
 
     def most(self, server: ServerDesign, limits: Mapping[str, float]) -> float:
@@ -211,7 +211,7 @@ class RequestsAtRate(ServedLoad):
         full = self.traffic(server, 0.0)
         return MOST_LOAD * server.slowest * full.full.requests_per_s if full.places else 0.0
 
-    def most_with(self, server: ServerDesign, room: Room) -> float:
+    def most_with(self, server: ServerDesign, room: ServerRoom) -> float:
         """`MOST_LOAD` of what it serves when it is always full, where a request alone keeps the limits."""
         if not room.places:
             return 0.0
@@ -219,7 +219,7 @@ class RequestsAtRate(ServedLoad):
         is_kept = self._keeps(server, full.closed(1.0), server.least_late)
         return MOST_LOAD * server.least_slow * full.full.requests_per_s if is_kept else 0.0
 
-    def keeps_with(self, server: ServerDesign, room: Room, amount: float) -> bool:
+    def keeps_with(self, server: ServerDesign, room: ServerRoom, amount: float) -> bool:
         """At the rate, or at the least one."""
         if not room.places:
             return False
@@ -282,20 +282,20 @@ def largest(most: float, keeps: Callable[[int], bool]) -> float:
     return float(low)
 
 
-class Errors(NamedTuple):
+class ErrorEnds(NamedTuple):
     """Ends of the intervals of a full server over what is computed: of its times the upper, of its rate the low one."""
 
     late: Mapping[str, float]
     slowest: float
 
 
-def errors_of(row: Result) -> Errors:
+def errors_of(row: Result) -> ErrorEnds:
     """The ends by the results of a full server."""
     late = {name: uncertainty.of_column(row, name).high for name in LIMITS}
-    return Errors(late, min(uncertainty.of_column(row, uncertainty.RATE).low, 1.0))
+    return ErrorEnds(late, min(uncertainty.of_column(row, uncertainty.RATE).low, 1.0))
 
 
-def _errors(traffic: TrafficServer) -> Errors:
+def _errors(traffic: TrafficServer) -> ErrorEnds:
     """The ends of a full server of `TrafficServer.in_room`."""
     parts = traffic.point.run(traffic.places).wave._asdict() | traffic.full._asdict()
     return errors_of({**traffic.point.lowered.results, **parts, "running_batch": traffic.places})
@@ -383,12 +383,12 @@ class ServerDesign:
         return replace(kept[key])
 
     @cached_property
-    def _errors(self) -> Errors:
+    def _errors(self) -> ErrorEnds:
         work, kept = self.work, self.point.lowered.kept_by_load
         key = "errors", work.input_tokens, work.output_tokens, work.batch
         if key not in kept:
             kept[key] = errors_of(engine.speed(self.traffic.point))
-        errors: Errors = kept[key]
+        errors: ErrorEnds = kept[key]
         return errors
 
     @property

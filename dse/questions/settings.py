@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from dse.core.errors import DseError
 from dse.model import capacity, lower
 from dse.questions.server_design import ROUNDING, ServerDesign
-from dse.serving.steady_state import Room
+from dse.serving.steady_state import ServerRoom
 from dse.specs import server_flags
 from dse.specs.workload import SETTINGS
 
@@ -65,7 +65,7 @@ def cell(changed: Changed, name: str) -> str:
     return "-" if value is None else "off" if value is False else f"{value:,g}"
 
 
-def _room(server: ServerDesign, changed: Changed, most: int | None = None) -> Room:
+def _room(server: ServerDesign, changed: Changed, most: int | None = None) -> ServerRoom:
     """Places of a server in other settings, of which it takes `most`, and tokens of a step. Raises InputError."""
     point = server.demand.load.point(server)
     work = replace(point.asked, **changed)
@@ -74,12 +74,12 @@ def _room(server: ServerDesign, changed: Changed, most: int | None = None) -> Ro
     design = design._replace(load=design.load._replace(max_num_seqs=most))
     free_bytes = int(capacity.free_bytes(design))
     if server.demand.load.shares_prompts:  # which places do not tell
-        return Room(most, design.load.step_tokens, pool_bytes=free_bytes)
+        return ServerRoom(most, design.load.step_tokens, pool_bytes=free_bytes)
     fitting = capacity.max_batch(design, point.made, free_bytes * point.unit)
-    return Room(min(most, int(fitting)), design.load.step_tokens)
+    return ServerRoom(min(most, int(fitting)), design.load.step_tokens)
 
 
-def _largest_rooms(server: ServerDesign) -> dict[Room, Changed]:
+def _largest_rooms(server: ServerDesign) -> dict[ServerRoom, Changed]:
     """For each number of tokens of a step no fewer places than any settings give: those beside the smallest steps, with
     memory for the fewest requests."""
     values, design = tried(server), server.point.lowered.design
@@ -95,18 +95,18 @@ def _largest_rooms(server: ServerDesign) -> dict[Room, Changed]:
     room = _room(server, changed, most)
     if design.memory.slot_blocks:  # which are laid out for each place
         room = room._replace(places=most)
-    rooms: dict[Room, Changed] = {room._replace(step_tokens=design.load.step_tokens): {}}
+    rooms: dict[ServerRoom, Changed] = {room._replace(step_tokens=design.load.step_tokens): {}}
     for budget in budgets:
         step_tokens = design.load.step_tokens + int(budget) - own_budget
         rooms[room._replace(step_tokens=step_tokens)] = {"prompt_budget_tokens": budget}
     return rooms
 
 
-def _rooms_of(budget: float | None) -> Callable[[ServerDesign], dict[Room, Changed]]:
+def _rooms_of(budget: float | None) -> Callable[[ServerDesign], dict[ServerRoom, Changed]]:
     """Settings with such a budget by the room that they give, of equal rooms those with the fewest changes."""
 
-    def in_budget(server: ServerDesign) -> dict[Room, Changed]:
-        values, found = tried(server), dict[Room, Changed]()
+    def in_budget(server: ServerDesign) -> dict[ServerRoom, Changed]:
+        values, found = tried(server), dict[ServerRoom, Changed]()
         choices = {name: (None, *values[name]) for name in values} | {"prompt_budget_tokens": (budget,)}
         every = [{n: v for n, v in zip(choices, of, strict=True) if v is not None} for of in product(*choices.values())]
         for changed in sorted(every, key=len):
@@ -118,7 +118,7 @@ def _rooms_of(budget: float | None) -> Callable[[ServerDesign], dict[Room, Chang
 
 
 def _kept(server: ServerDesign, name: str, of: Callable[[ServerDesign], T]) -> T:
-    """What is computed once of a server's settings for lengths of requests."""
+    """Return `of(server)`, called once for a layout, a kind of load and lengths of requests."""
     work, kept = server.work, server.point.lowered.kept_by_load
     key = "settings", name, type(server.demand.load), work.input_tokens, work.output_tokens
     if key not in kept:
@@ -127,12 +127,12 @@ def _kept(server: ServerDesign, name: str, of: Callable[[ServerDesign], T]) -> T
     return found
 
 
-def own_room(server: ServerDesign) -> Room:
+def own_room(server: ServerDesign) -> ServerRoom:
     """The room of a server as its engine has it."""
     return _kept(server, "own", lambda server: _room(server, {}))
 
 
-def _largest(server: ServerDesign) -> dict[Room, Changed]:
+def _largest(server: ServerDesign) -> dict[ServerRoom, Changed]:
     return _kept(server, "largest", _largest_rooms)
 
 
@@ -145,12 +145,12 @@ def most(server: ServerDesign) -> float:
     return bound
 
 
-def rooms(server: ServerDesign) -> list[tuple[float, Room, Changed]]:
+def rooms(server: ServerDesign) -> list[tuple[float, ServerRoom, Changed]]:
     """The load that a server holds at most with other room, the room, and the settings that give it with the fewest
     changes, these first."""
     if rooms in server.found:
         return server.found[rooms]  # type: ignore[no-any-return]
-    load, found = server.demand.load, list[tuple[float, Room, Changed]]()
+    load, found = server.demand.load, list[tuple[float, ServerRoom, Changed]]()
     for largest, said in _largest(server).items():
         if bound := load.most_with(server, largest):
             budget = said.get("prompt_budget_tokens")
@@ -161,7 +161,7 @@ def rooms(server: ServerDesign) -> list[tuple[float, Room, Changed]]:
     return server.found[rooms]  # type: ignore[no-any-return]
 
 
-def _keeps(server: ServerDesign, room: Room, amount: float) -> bool:
+def _keeps(server: ServerDesign, room: ServerRoom, amount: float) -> bool:
     """`keeps_with`, which holds for less load too, and fails for more."""
     kept, failed = server.found.get(room, (0.0, math.inf))
     if kept < amount < failed:

@@ -96,7 +96,7 @@ def waits_at(server: TrafficServer, requests_per_s: float) -> AtRate | None:
 
 
 class _Chain(NamedTuple):
-    """Of none to as many requests as there are places, what a closed loop of so many does."""
+    """Closed loops of none to as many requests as there are places."""
 
     n: NDArray[np.float64]
     #: those of them that decode, times the requests that end in a second

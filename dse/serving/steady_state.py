@@ -63,8 +63,8 @@ class Scheduler(NamedTuple):
     host: HostMemory | None = None
 
 
-class Room(NamedTuple):
-    """What settings of an engine give a server: requests that it runs at once, and tokens of a step with prompts."""
+class ServerRoom(NamedTuple):
+    """Requests that a server runs at once, and tokens of a step with prompts, which settings of its engine change."""
 
     places: int
     step_tokens: int
@@ -226,7 +226,7 @@ class TrafficServer:
             _known=_passes(point, moments, design.load) if reused is None else {},
         )
 
-    def in_room(self, room: Room) -> "TrafficServer":
+    def in_room(self, room: ServerRoom) -> "TrafficServer":
         """The server with other places and tokens of a step."""
         if room not in self._made:
             load = self.design.load._replace(step_tokens=room.step_tokens)
@@ -298,7 +298,7 @@ class TrafficServer:
         return sum(exp(spread * (x - spread / 2)) for x in places) / N_LONGEST
 
     def kept(self, of: Callable[["TrafficServer"], T]) -> T:
-        """What a function makes of the server, made once."""
+        """Return `of(self)`, called once."""
         if of not in self._made:
             self._made[of] = of(self)
         found: T = self._made[of]
