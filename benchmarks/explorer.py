@@ -1,5 +1,5 @@
 """How fast the explorer answers in Chromium: the first page after start, a field's new numbers and figure, a page, the
-Lab's first visit.
+first visit of dumps.
 
     python benchmarks/explorer.py [--tabs 20] [--against CHECKOUT --page what-if --number CSS --figure NAME]
 
@@ -34,7 +34,7 @@ st.container(key="card-1").text(n)
 st.plotly_chart({"data": [{"type": "bar", "x": [1, 2], "y": [n, 2 * n]}], "layout": {}}, key="memory_bars")
 """
 #: pages by their address, and a figure of each that follows the batch
-FIGURES = (("compare", "memory_bars"), ("compare", "throughput"), ("roofline", "operations"))
+FIGURES = (("compare", "memory_bars"), ("compare", "throughput"), ("why", "operations"))
 FIELD, CARD = "Batch (requests)", ".st-key-card-1"
 #: notes when a key goes down, and the frame after what `read` gives is another
 WATCH = """read => {
@@ -88,13 +88,20 @@ def drawn(page: Page, address: str) -> float:
     return time.perf_counter() - start
 
 
+def click_through(page: Page) -> None:
+    """From the first page to maps of a dump by links and tabs."""
+    page.get_by_role("link", name="Why").first.click()
+    for tab in ("Quantization error", "Values before and after"):
+        page.get_by_role("radio", name=tab).click()
+
+
 def lab(page: Page, open_it: Callable[[], object]) -> tuple[float, float]:
-    """Seconds to the first map of the page Lab, and to the end of its script, at a server that nobody asked for it."""
+    """Seconds to the first map of a dump on the page Why, and to the end of its script, at a server that is new."""
     start = time.perf_counter()
     open_it()
     page.locator(".st-key-map-before .js-plotly-plot .main-svg").first.wait_for(state="attached", timeout=120_000)
     first = time.perf_counter() - start
-    page.locator(".st-key-histogram .js-plotly-plot .main-svg").first.wait_for(state="attached", timeout=120_000)
+    page.locator(".st-key-map-error .js-plotly-plot .main-svg").first.wait_for(state="attached", timeout=120_000)
     page.get_by_test_id("stStatusWidget").wait_for(state="detached", timeout=120_000)
     return first, time.perf_counter() - start
 
@@ -119,9 +126,9 @@ def switches(page: Page) -> list[float]:
     """Seconds from a click on the other page's link until its heading is there, for several clicks."""
     found = []
     for i in range(MOVES):
-        link, start = ("Roofline", "Compare")[i % 2], time.perf_counter()
+        (link, shown), start = (("Why", "Where the time goes"), ("Compare", "Compare"))[i % 2], time.perf_counter()
         page.get_by_role("link", name=link).first.click()
-        page.get_by_role("heading", level=1, name=link).wait_for()
+        page.locator("[data-testid=stMain]").get_by_text(shown, exact=True).first.wait_for()
         found.append(time.perf_counter() - start)
         page.get_by_test_id("stStatusWidget").wait_for(state="detached", timeout=60_000)
         page.wait_for_timeout(300)
@@ -171,9 +178,9 @@ def main() -> None:
                 by = tuple(labs)[i % 2]
                 if i % 2:
                     page = browser.new_page(viewport={"width": 1280, "height": 800})
-                    labs[by].append(lab(page, partial(page.goto, f"{address}/lab")))
+                    labs[by].append(lab(page, partial(page.goto, f"{address}/lab?lab_view=maps")))
                 else:
-                    labs[by].append(lab(page, page.get_by_role("link", name="Lab").first.click))
+                    labs[by].append(lab(page, partial(click_through, page)))
                 server.terminate()
                 server.wait()
         try:

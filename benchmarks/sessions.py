@@ -22,7 +22,7 @@ from websockets.typing import Origin, Subprotocol
 
 from explorer import serve
 
-PAGES = ("compare", "formats", "roofline", "size", "compare", "validation")
+PAGES = ("answer", "size", "why", "answer", "trust")
 MODELS = ("llama3.1-8b", "qwen3-32b", "llama3.1-70b", "gpt-oss-120b", "deepseek-v3", "gemma3-12b")
 DEVICES = ("h100", "h200", "a100-80gb", "l40s", "b200", "oaken-lpddr")
 FORMATS = ("fp16", "fp8", "int4_per_token_head", "kivi", "oaken")

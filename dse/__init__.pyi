@@ -1909,6 +1909,7 @@ def simulate(
     n_prefixes: int | None = None,
     rate: float | str | None = None,
     n_requests: int | None = None,
+    n_servers: int = 1,
     seed: int = 1,
     key_quantizer: Quantizer | None = None,
     value_quantizer: Quantizer | None = None,
@@ -1993,6 +1994,8 @@ def simulate(
         (a shipped trace's: gaps drawn from its quantiles), or all at once; default: as the trace, all
         at once without one.
     n_requests: How many; default: 10,000, or all of a FILE.
+    n_servers: Serve what one of N servers gets from a router by prefix: requests that begin alike come
+        to the same one; --rate and --requests are of all servers.
     seed: Of lengths and arrivals.
     key_quantizer: Quantizer of the keys, if different.
     value_quantizer: Quantizer of the values, if different.

@@ -4,8 +4,10 @@ import json
 import re
 
 from streamlit.testing.v1 import AppTest
+from streamlit.util import calc_hash
 
 from dse.explorer import common_fields, request
+from dse.explorer.why.numbers import HEAD
 
 #: seconds until a page counts as stuck: the first run of a quantizer may compile for a minute and more
 TIMEOUT_S = 600
@@ -34,20 +36,19 @@ def _app(path):
 
 
 def opened(path, **query):
-    """A page with its boxes open, run once with that query in its URL."""
-    app = _app(path)
+    """A page with its boxes open, run once with that query in its URL; "/path" is an address below the host."""
+    app = _app("answer" if path.startswith("/") else path)
     for key, value in query.items():
         app.query_params[key] = value
-    return app.run()
+    app._page_hash = calc_hash(path[1:]) if path.startswith("/") else ""
+    app.run()
+    app._page_hash = ""
+    return app
 
 
 def page(**query):
     """The answer with one design, `BASE` changed by the query."""
-    app = _app("answer")
-
-    for key, value in {**BASE, **query}.items():
-        app.query_params[key] = value
-    return app.run()
+    return opened("answer", **{**BASE, **query})
 
 
 def wrong(app):
@@ -82,10 +83,21 @@ def command_of(app):
 
 
 def numbers(app):
-    """The numbers of Compare by what it calls them, of the one design that it shows."""
-    labels = [plain(block.proto.popover.label) for block in app if block.type == "popover"]
-    pairs = (label.partition(": **") for label in labels if ": **" in label)
+    """The numbers of the opened design by what the page calls them."""
+    rows = (line for text in app.markdown for line in plain(text.value).splitlines() if line.startswith("- "))
+    pairs = (row[2:].partition(": **") for row in rows)
     return {name: rest.partition("**")[0] for name, _, rest in pairs}
+
+
+def every_number(app):
+    """Every number of the page Why by what it calls it, of the one design that it shows."""
+    tables = [frame.value for frame in app.dataframe if HEAD in frame.value]
+    return dict(zip(tables[0][HEAD], tables[0].iloc[:, 1], strict=True)) if tables else {}
+
+
+def tab_of(app, key):
+    """The tabs of a field."""
+    return next(group for group in app.get("button_group") if group.key == key)
 
 
 def address_of(app):

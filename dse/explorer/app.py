@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from typing import Any
+from urllib.parse import parse_qs
 
 import streamlit as st
 
@@ -22,6 +23,7 @@ _STYLE = """<style>
 [data-testid=stMainBlockContainer] { padding: 4.2rem 2.5rem 3rem; }
 .st-key-question_line button[data-testid^=stNumberInputStep] { display: none; }
 [data-testid=stSidebarUserContent] { padding-top: 0; }
+[data-testid=stElementContainer]:has(.dse-title) { position: absolute; }
 .dse-title { position: absolute; height: 1px; width: 1px; overflow: hidden; clip-path: inset(50%); }
 [data-testid=stCaptionContainer] { color: inherit !important; opacity: 0.8 !important; }
 [data-testid=stCaptionContainer] * { color: inherit !important; opacity: 1 !important; }
@@ -49,7 +51,7 @@ _runs, SEARCHED_RUNS = itertools.count(1), 100
 class ExplorerPage:
     """A page: its name in the URL, its title, and the module that draws it, imported when it is opened.
 
-    Addresses of the pages that it has come from, `former`, lead to it.
+    Addresses of the pages that it has come from, `former`, lead to it, with what stands behind their "?".
     """
 
     path: str
@@ -64,9 +66,8 @@ class ExplorerPage:
 
 PAGES = (
     ExplorerPage("answer", "Answer", "dse.explorer.pages.answer", former=("answer", "start", "compare", "formats")),
-    ExplorerPage("roofline", "Roofline", "dse.explorer.pages.roofline"),
     ExplorerPage("size", "Size", "dse.explorer.pages.size", former=("front", "serving")),
-    ExplorerPage("lab", "Lab", "dse.explorer.pages.lab"),
+    ExplorerPage("why", "Why", "dse.explorer.pages.why", former=("roofline", "lab?why=error")),
     ExplorerPage("trust", "Trust", "dse.explorer.pages.trust", former=("validation",)),
 )
 
@@ -98,10 +99,10 @@ def main(first: str = PAGES[0].path) -> None:
         for page in PAGES
     }
     st.session_state[state.PAGES] = shown
-    leads_to = {old: page.path for page in PAGES for old in page.former if old != page.path or old == first}
+    former = ((page.path, *old.partition("?")) for page in PAGES for old in page.former)
+    leads_to = {old: (path, more) for path, old, _, more in former if old != path or old == first}
     hidden = [
-        st.Page(partial(_redirect, path), title=old, url_path=old, visibility="hidden")
-        for old, path in leads_to.items()
+        st.Page(partial(_redirect, *to), title=old, url_path=old, visibility="hidden") for old, to in leads_to.items()
     ]
     uploads.restore()
     if _SEEN not in st.session_state:
@@ -126,9 +127,9 @@ def main(first: str = PAGES[0].path) -> None:
         _is_frozen = False
 
 
-def _redirect(path: str) -> None:
-    """Leave an old address for the page that it leads to, with what it asks."""
-    query = {key: st.query_params.get_all(key) for key in st.query_params}
+def _redirect(path: str, more: str) -> None:
+    """Leave an old address for the page that it leads to, with what it asks, and `more`."""
+    query = {key: st.query_params.get_all(key) for key in st.query_params} | parse_qs(more)
     st.switch_page(st.session_state[state.PAGES][path], query_params=query)
 
 

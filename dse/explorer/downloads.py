@@ -20,6 +20,9 @@ from dse.operations.face import python_of
 #: no logo, no tool bar that hides the figure on a phone, nothing that leaves the machine
 CONFIG: dict[str, Any] = {"displaylogo": False, "displayModeBar": False, "plotlyServerURL": ""}
 
+#: words below a figure: what notes have beyond that is in a tooltip
+MAX_WORDS = 20
+
 
 @dataclass(frozen=True)
 class MadeBy:
@@ -83,7 +86,9 @@ def show(
         **options,
     )
     if chart.notes:
-        st.caption(escaped(" ".join(chart.notes)))
+        is_long = sum(len(note.split()) for note in chart.notes) > MAX_WORDS
+        shown, rest = (chart.notes[:1], chart.notes[1:]) if is_long else (chart.notes, ())
+        st.caption(escaped(" ".join(shown)), help=escaped(" ".join(rest)) or None)
     with st.container(horizontal=True):
         box = st.popover("Copy link, picture, command", key=f"{name} beside", on_change="rerun")
         if st.button("Export…", key=f"{name} export", help="Another size, other words, with a preview."):

@@ -1,7 +1,8 @@
 """Figures of `dse.figures` as the explorer shows them: the chosen design marked, the size and colors of the page."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,7 @@ import pandas as pd
 
 from dse.figures import FIGURES
 from dse.figures.charts.interactivity import source_of
+from dse.figures.charts.operations import MAX_NAMED
 from dse.figures.drawing import names, style, to_plotly
 from dse.figures.drawing.chart import Chart, Series
 from dse.questions import interactivity
@@ -28,6 +30,10 @@ LINE_PX = 18
 _MANY = 16
 #: the legend stands above the plot, where no axis is; taller than this it would scroll
 _LEGEND_PX = 260
+#: pixels of bars: of a bar, of an entry of the legend above (a row each on a phone), of the axis below
+_BAR_PX, _ENTRY_PX, _BELOW_PX = 44, 24, 55
+#: letters of a line of a name that a phone has room for beside a bar, and lines that a bar has room for
+_SHORT, _MOST_LINES = 22, 3
 CLEAR = "rgba(0,0,0,0)"
 #: lines with bands around them
 _BANDED = 2
@@ -35,23 +41,9 @@ _BANDED = 2
 _GAP_PX, _LEFT_GAP_PX = 8, 16
 
 
-def throughput(curves: Sequence[tuple[str, pd.DataFrame]]) -> Chart:
-    """Throughput against batch, a line per named curve.
-
-    Designs of several models or lengths share one panel: their names tell them apart.
-    """
-    rows = [table.assign(system=name) for name, table in curves]
-    models = list(dict.fromkeys(model for table in rows for model in table["model"]))
-    table = pd.concat(rows, ignore_index=True).assign(model=" / ".join(map(str, models)))
-    chart = FIGURES["throughput_batch"].chart(table)
-    if table[["input_tokens", "output_tokens"]].drop_duplicates().shape[0] > 1:
-        chart = replace(chart, title="Throughput against batch")
-    return chart
-
-
 def speeds(answer: Interactivity, chosen_rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Chart | None:
-    """Throughput a device against the speed of each user, a line per named design through its chosen batch, beside
-    measured servers and the best within limits. None where nothing fits."""
+    """Throughput a device against the speed of each user, a line per named design with a star at its chosen batch,
+    beside measured servers. None where nothing fits."""
     if not answer.rows:
         return None
     there = [(name, result) for name, result in chosen_rows if result["fits_whole_batch"]]
@@ -59,24 +51,14 @@ def speeds(answer: Interactivity, chosen_rows: Sequence[tuple[str, Mapping[str, 
     table = pd.DataFrame([*answer.rows, *dots])
     models = " / ".join(dict.fromkeys(map(str, table["model"])))
     # bands of many lines hide each other
-    about = {**source_of(answer).about, "notes": (), "has_bands": len(dots) <= _BANDED}
+    about = {**source_of(answer).about, "notes": (), "best": [], "has_bands": len(dots) <= _BANDED}
     chart = FIGURES["interactivity"].chart(table.assign(model=models), about)
     results, names = [result for _, result in there], [name for name, _ in there]
-    return chosen(chart, results, names, interactivity.speeds)
+    return chosen(chart, results, names)
 
 
-def by_batch(result: Mapping[str, Any]) -> tuple[float, float]:
-    """The place of a result in the chart of `throughput`."""
-    return float(result["batch"]), float(result["throughput_tokens_per_s"])
-
-
-def chosen(
-    chart: Chart,
-    results: Sequence[Mapping[str, Any]],
-    lines: Sequence[str] = (),
-    place: Callable[[Mapping[str, Any]], tuple[float, float]] = by_batch,
-) -> Chart:
-    """A chart of lines with a star at the `place` of each of `results` that fits, in the color of its line.
+def chosen(chart: Chart, results: Sequence[Mapping[str, Any]], lines: Sequence[str]) -> Chart:
+    """A chart of speeds with a star at each of `results` that fits, in the color of its line.
 
     `lines` are the names of the results' lines, in their order; a star without a line is black.
     """
@@ -86,14 +68,14 @@ def chosen(
         Series(
             name=style.CHOSEN,
             kind="scatter",
-            x=(place(result)[0],),
-            y=(place(result)[1],),
+            x=(interactivity.speeds(result)[0],),
+            y=(interactivity.speeds(result)[1],),
             color=colors.get(names.printed(line), style.BLACK),
             marker="star",
             size=1.8,
             in_legend=False,
         )
-        for result, line in zip(results, lines or [""] * len(results), strict=True)
+        for result, line in zip(results, lines, strict=True)
         if result["feasible"]
     ]
     if not stars:
@@ -124,6 +106,7 @@ def tall(chart: Chart, legend_px: int = 0) -> dict[str, Any]:
 
     A range in brackets behind a long name stands below it, so that a phone has room for the marks.
     """
+    legend_px = legend_px or _ENTRY_PX * len(chart.legend())
     ticks = [text for _, text in chart.panels[0].y.ticks]
     is_long = any(" (" in text and len(text) > _LONG for text in ticks)
     plot = fitted(chart, HEIGHT // 3 + legend_px + round(LINE_PX * len(ticks) * (1.6 if is_long else 1)))
@@ -140,12 +123,26 @@ def tall(chart: Chart, legend_px: int = 0) -> dict[str, Any]:
     return plot
 
 
-def bars(chart: Chart, height: int, legend_px: int, names: Sequence[str]) -> dict[str, Any]:
-    """`fitted` for bars with `names` beside them, in letters that leave the bars room on a phone."""
-    plot = fitted(chart, height, legend_px)
+def beside(designs: Sequence[str]) -> list[str]:
+    """Names of the designs as figures print them, where they are few enough to stand beside their bars."""
+    return [names.printed(name) for name in designs] if 1 < len(designs) <= MAX_NAMED else []
+
+
+def bars(chart: Chart, designs: Sequence[str] = ()) -> dict[str, Any]:
+    """`fitted` for a bar a design, as high as these and the legend need.
+
+    Names of `designs` stand beside the bars, a few words a line, in letters that leave the bars room on a phone.
+    """
+    legend_px = _ENTRY_PX * len(chart.legend())
+    plot = fitted(chart, legend_px + _BELOW_PX + _BAR_PX * len(chart.panels[0].y.ticks), legend_px)
+    if not designs:
+        return plot
     layout = plot["layout"]
-    layout["yaxis"].update(tickfont={"size": SMALL_PX}, title={"text": ""})
-    layout["margin"]["l"] = 2 * _GAP_PX + round(_LETTER_PX * max(map(len, names)))
+    wrapped = {name: textwrap.wrap(name, _SHORT)[:_MOST_LINES] for name in designs}
+    texts = ["<br>".join(wrapped.get(text, [text])) for text in layout["yaxis"]["ticktext"]]
+    layout["yaxis"].update(tickfont={"size": SMALL_PX}, title={"text": ""}, ticktext=texts)
+    longest = max(len(line) for lines in wrapped.values() for line in lines)
+    layout["margin"]["l"] = 2 * _GAP_PX + round(_LETTER_PX * longest)
     layout["legend"].update(x=0, xref="container")
     return plot
 

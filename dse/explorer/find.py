@@ -5,22 +5,30 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from dse.core.errors import InputError, did_you_mean, show
-from dse.core.field import TOKENS
+from dse.core.errors import DseError, InputError, did_you_mean, show
+from dse.explorer.common_fields import AMOUNTS, TPOT_LIMIT, TTFT_LIMIT, WORK
+from dse.explorer.fields import written
 from dse.specs import catalog, device_names, model_names, server_flags
 from dse.specs.workload import ASKED
 
-_NUMBER = r"(\d[\d.,]*k?)"
-#: numbers of a question in words -> their fields
-_WORDED = {
-    rf"{_NUMBER} ?(?:tokens? )?(?:in|prompt)\b": "input",
-    rf"{_NUMBER} ?(?:tokens? )?(?:out|output|answer)\b": "output",
-    rf"(?:tpot |within |under |below )*{_NUMBER} ?ms\b": "tpot_limit",
-    rf"(?:ttft |within |under |below |and )*{_NUMBER} ?s\b": "ttft_limit",
-    rf"{_NUMBER} ?(?:requests?|req)?(?: (?:a|per) second|/s)\b": "rate",
-    rf"{_NUMBER} ?(?:sessions|agents|users)\b": "sessions",
-    rf"{_NUMBER} ?(?:requests? at once|requests?|at once)\b": "batch",
-}
+_NUMBER = r"(?P<number>\d[\d.,]*k?)"
+#: numbers of a question in words, and their fields
+_WORDED = (
+    (rf"{_NUMBER} ?(?:tokens? )?(?:in|input|prompt)\b", WORK["input_tokens"]),
+    (rf"{_NUMBER} ?(?:tokens? )?(?:out|output|answer)\b", WORK["output_tokens"]),
+    (rf"{_NUMBER} ?(?:requests?|req)?(?: (?:a|per) second|/s)\b", AMOUNTS["rate"]),
+    (rf"{_NUMBER} ?(?:sessions|agents|users)\b", AMOUNTS["sessions"]),
+    (rf"{_NUMBER} ?(?:requests? at once|requests?|at once)\b", AMOUNTS["batch"]),
+)
+#: a limit on a time, named before it or behind it; without a name ms are of a token, s of the first one
+_TIME = re.compile(
+    rf"(?<![\w.-])(?:(?P<ahead>ttft|tpot)\s*)?(?:(?:within|under|below|at most|and|of|[<≤=:]+)\s*)*{_NUMBER}\s?"
+    r"(?P<unit>m?s)\b(?(ahead)|(?:\s*(?P<behind>ttft|tpot))?)",
+    re.IGNORECASE,
+)
+_LIMITS = {"ttft": (TTFT_LIMIT, "s"), "tpot": (TPOT_LIMIT, "ms")}
+#: parts of a question in words: 70B on 8x H200, 70B 8x H200
+_BETWEEN = re.compile(r"\s+(?:on|with|for|at)\s+|[,;]|\s+(?=\d+\s?x\s?[A-Z])", re.IGNORECASE)
 
 
 @dataclass
@@ -33,7 +41,7 @@ class Typed:
     def said(self) -> str:
         """Say what was taken, and what was not, in a line."""
         told = {key.replace("_", " "): value for key, value in self.values.items() if value not in ("", None)}
-        taken = ", ".join(f"{key} {value}" for key, value in told.items())
+        taken = ", ".join(f"{key} {written(value)}" for key, value in told.items())
         rest = f"; not taken: {', '.join(self.left_out)}" if self.left_out else ""
         return f"Set: {taken or 'nothing'}{rest}."
 
@@ -45,11 +53,15 @@ def find(text: str) -> Typed:
         return _of_command(text)
     typed = Typed()
     rest = _numbers(server_flags.ADDRESS.sub(r"\1", text), typed)
-    for part in re.split(r"\s+(?:on|with|for|at)\s+|[,;]", f" {rest} "):
-        if name := _FILLERS.sub(" ", part).strip():
-            typed.values |= _named(name)
+    for part in _BETWEEN.split(f" {rest} "):
+        name = _FILLERS.sub(" ", part).strip()
+        try:
+            typed.values |= _named(name) if re.search(r"\w", name) else {}
+        except InputError as error:
+            typed.left_out += error.lines()
     if not typed.values:
-        raise InputError(f"{show(text)}: names nothing: give a model, a device, 8x H200, or a vllm serve command")
+        names_nothing = f"{show(text)}: names nothing: give a model, a device, 8x H200, or a vllm serve command"
+        raise InputError("; ".join(typed.left_out) or names_nothing)
     return typed
 
 
@@ -59,14 +71,27 @@ _FILLERS = re.compile(r"(?<!\S)(?:on|with|for|at|and|within|tokens?|tpot|ttft)(?
 
 def _numbers(text: str, typed: Typed) -> str:
     """Take the numbers of a question in words; returns the rest."""
-    for pattern, key in _WORDED.items():
-        while match := re.search(rf"(?<![\w.-]){pattern}", text, re.IGNORECASE):
-            number = match[1].replace(",", "").rstrip(".")
-            whole = key in ("input", "output", "batch", "sessions")
-            typed.values[key] = TOKENS.parse(key, number) if whole else float(number)
-            if key in ("rate", "sessions", "batch"):
-                typed.values["load"] = key
-            text = f"{text[: match.start()]}, {text[match.end() :]}"
+
+    def take(asked: Any, number: str, scale: float = 1) -> str:
+        try:
+            value = asked.read(number.lower().replace(",", "").rstrip("."))
+            typed.values[asked.key] = value if scale == 1 else value * scale
+            if asked in AMOUNTS.values():
+                typed.values["load"] = asked.key
+        except DseError as error:
+            typed.left_out += error.lines()
+        return ", "
+
+    def limit(found: re.Match[str]) -> str:
+        unit = found["unit"].lower()
+        name = (found["ahead"] or found["behind"] or ("tpot" if unit == "ms" else "ttft")).lower()
+        asked, own_unit = _LIMITS[name]
+        return take(asked, found["number"], 1 if unit == own_unit else 1e3 if unit == "s" else 1e-3)
+
+    text = _TIME.sub(limit, text)
+    for pattern, asked in _WORDED:
+        while found := re.search(rf"(?<![\w.-]){pattern}", text, re.IGNORECASE):
+            text = f"{text[: found.start()]}{take(asked, found['number'])}{text[found.end() :]}"
     return text
 
 
@@ -78,10 +103,10 @@ def _named(text: str) -> dict[str, Any]:
     if named := server_flags.model_fields(text):
         return named
     if known := model_names.without_file(text):
-        raise InputError(f"{show(text)}: {known}; a config.json can be loaded below")
+        raise InputError(f"{show(text)}: {known}")
     near = did_you_mean(text.rpartition("/")[2], [*dict(catalog.model_aliases()), *catalog.device_files()])
-    near = near if near.startswith("did") else "give a model, a device, 8x H200, or a vllm serve command"
-    raise InputError(f"{show(text)}: no model or device that is known: {near}; a config.json can be loaded below")
+    near = near if near.startswith("did") else "give a model, a device, 8x H200, or load a config.json under Files"
+    raise InputError(f"{show(text)}: no model or device that is known: {near}")
 
 
 def _of_command(text: str) -> Typed:
@@ -97,5 +122,5 @@ def _of_command(text: str) -> Typed:
         else:
             typed.values[ASKED[name].key if name in ASKED else name] = value
     if "tp" in typed.values or "pp" in typed.values:  # so many devices, unless a design has its own layout
-        typed.values["devices"] = typed.values.pop("tp", 1) * typed.values.get("pp", 1)
+        typed.values["devices"] = typed.values.pop("tp", 1) * typed.values.setdefault("pp", 1)
     return typed

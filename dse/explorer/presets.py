@@ -15,7 +15,7 @@ _KEYS = ("batch", "input", "output", "prefix", "ttft_limit", "tpot_limit")
 #: lengths of traces: means of the two Azure traces of 2023 (Splitwise, CC-BY 4.0): 1,155 in and 211 out, 2,048 in and
 #: 28 out
 PRESETS = {
-    name: Preset(text, dict(zip(_KEYS, numbers, strict=True)))
+    name: Preset(text, {"load": "batch", **dict(zip(_KEYS, numbers, strict=True))})
     for name, text, *numbers in (
         ("Chat", "1,024 in, 512 out", 64, 1024, 512, 0, 2.0, 50.0),
         ("RAG", "8,192 in, 512 out", 32, 8192, 512, 0, 5.0, 50.0),

@@ -6,7 +6,7 @@ from typing import Any
 import streamlit as st
 
 from dse.core.errors import DseError
-from dse.explorer import common_fields, find, loading, presets, state, widgets
+from dse.explorer import common_fields, find, loading, presets, state, tray, widgets
 from dse.explorer.bench import Bench
 from dse.explorer.fields import problem_of
 from dse.explorer.uploads import Upload
@@ -81,7 +81,7 @@ def named(field: Any, values: Mapping[str, Any], wrong: Sequence[str] = ()) -> N
             state.put({field.clears: ""} if field.clears else {})
             return
         st.session_state[field.key] = values[field.key]
-        take(str(text))
+        take(str(text), is_own=field.key in tray.OWN.values())
 
     widgets.draw(field, wrong, accept_new_options=True, on_change=choose)
 
@@ -106,10 +106,17 @@ def _ask() -> None:
     )
 
 
-def take(text: str) -> None:
-    """Set the fields that a text names, and say which; or say that it names none."""
+def take(text: str, is_own: bool = False) -> None:
+    """Set the fields that a text names, and say which; or say that it names none.
+
+    Of the current design where `is_own`, else of the question, to which what that design has of its own gives way.
+    """
     try:
         typed = find.find(text)
+        if is_own:
+            typed.values = {tray.OWN.get(key, key): value for key, value in typed.values.items()}
+        else:
+            typed.values |= {own: None for key, own in tray.OWN.items() if key in typed.values}
         fields = {field.key: field for field in (*common_fields.DESIGN, *common_fields.SCENARIO)}
         for key, value in list(typed.values.items()):
             if problem := problem_of(fields[key], value, typed.values):

@@ -5,11 +5,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-import pandas as pd
-
 from dse.explorer import common_fields, uploads
 from dse.explorer.uploads import NO_FILE, FileText
-from dse.model import engine, kv_layout
+from dse.model import kv_layout
 from dse.model.point import Point
 from dse.operations.declare import Operation, words_of
 from dse.operations.face import SAID
@@ -26,11 +24,6 @@ from dse.serving.agents import Agents, check_agents
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.measurements import Bits
 from dse.specs.workload import Workload
-from dse.sweep import sweeps
-
-#: batches of the curve
-CURVE = tuple(2**i for i in range(9))
-
 
 _WORK = common_fields.work_of({})
 
@@ -292,12 +285,6 @@ def server_of(asked: PointRequest, load: LoadRequest, name: str = "") -> ServerD
     demand = load.demand(asked.model_spec())
     work = demand.load.served(any_load(asked).work)
     return ServerDesign(name or asked.device, common.Candidate(asked.device_spec(), asked.plan()), work, demand)
-
-
-def curve(request: PointRequest) -> pd.DataFrame:
-    """The request at every batch of `CURVE`; its own batch does not matter. Raises InputError."""
-    device, work, kv = request.device_spec(), request.work, request.plan()
-    return sweeps.to_table(engine.evaluate(Point(device, kv, replace(work, batch=n))) for n in CURVE)
 
 
 def explanation(request: PointRequest, name: str) -> str:

@@ -103,7 +103,7 @@ def _step(history: tray.History, by: int) -> None:
 
 def _reset() -> None:
     act(lambda _: opening())
-    state.put({field.key: field.default for field in common_fields.SCENARIO})
+    state.put({field.key: field.default for field in common_fields.SCENARIO} | question.OPENING)
 
 
 def opening() -> Tray:

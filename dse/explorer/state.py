@@ -70,8 +70,9 @@ def open_page(page: str, fields: Sequence[Field], design: Sequence[Field], openi
         queried, problems = check_query(every, {key: texts for key, texts in query.items() if key not in (DESIGNS, AT)})
         if any(field.key in query for field in design):
             tray = tray.put(tray.at, design_of(queried, design))
-        shared, tray = tray.hoisted()
-        queried.update({key: value for key, value in shared.items() if key not in query})
+        shared, plain = tray.hoisted(query)
+        if not any(problem_of(field, shared[field.key], {}) for field in fields if field.key in shared):
+            queried, tray = {**queried, **shared}, plain
         queried.update(values_of(tray.current, design))
         store.clear()
         store.update({**carried, **queried, _TRAY: tray})

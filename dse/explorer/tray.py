@@ -6,7 +6,7 @@ fields, two between designs, a dot behind a field's key; percent signs stand for
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import unquote
@@ -22,10 +22,8 @@ MAX_DESIGNS, MANY = 40, 7
 MAX_TEXT = 16_000
 MAX_NAME = 40
 _FIELDS, _DESIGNS, _NAME = "~", "~~", "name"
-#: keys of designs in addresses of before the question had device and model
-_FORMER = {"device": "own_device", "model": "own_model"}
-#: key of a design's own -> that of the question, in whose place it stands
-_SHARED = {"own_device": "device", "own_model": "model", "tp": "devices"}
+#: key of the question -> that of a design's own, which stands in its place; so designs of former addresses say it
+OWN = {"device": "own_device", "model": "own_model", "devices": "tp"}
 #: a design that differs in nothing from the defaults
 _PLAIN = "-"
 
@@ -50,18 +48,25 @@ class Tray:
         """The design that is being changed."""
         return self.designs[self.at]
 
-    def hoisted(self) -> "tuple[dict[str, Any], Tray]":
-        """Values that all designs have alike of their own, by the question's key, and the designs without them."""
-        question: dict[str, Any] = {}
-        for own, shared in _SHARED.items():
-            first = self.designs[0].values.get(own)
-            if first is not None and all(design.values.get(own) == first for design in self.designs):
-                question[shared] = first
-        if "devices" in question:
-            question["devices"] *= max(design.values.get("pp", 1) for design in self.designs)
-        own_keys = {own for own, shared in _SHARED.items() if shared in question}
+    def hoisted(self, said: Collection[str] = ()) -> "tuple[dict[str, Any], Tray]":
+        """Values that all designs have alike of their own, by the question's key, and the designs without them.
+
+        What is `said` of the question stays as it is, and with it the designs' own.
+        """
+
+        def alike(key: str) -> Any:
+            first, *others = (design.values.get(key) for design in self.designs)
+            return None if any(other != first for other in others) else first
+
+        question = {key: alike(own) for key, own in OWN.items() if key not in said and alike(own) is not None}
+        n_stages = {design.values.get("pp", 1) for design in self.designs}
+        if "devices" in question and len(n_stages) > 1:
+            del question["devices"]  # split over so many, each has another number of devices
+        elif "devices" in question:
+            question["devices"] *= n_stages.pop()
+        left_out = {OWN[key] for key in question}
         left = (
-            replace(design, values={key: value for key, value in design.values.items() if key not in own_keys})
+            replace(design, values={key: value for key, value in design.values.items() if key not in left_out})
             for design in self.designs
         )
         return question, replace(self, designs=tuple(left))
@@ -160,7 +165,7 @@ def read(text: str, at: str, fields: Sequence[Field], labels: Mapping[str, str])
         pairs = [pair.partition(".") for pair in part.split(_FIELDS) if pair and part != _PLAIN]
         query: dict[str, list[str]] = {}
         for former, _, value in pairs:
-            key, address = _FORMER.get(former, former), unquote(value)
+            key, address = OWN.get(former, former), unquote(value)
             if kept.name_in(address) and address not in labels:
                 lost = clean(kept.name_in(address), 80)
                 problems.append(f"design {place + 1}: {key}: {lost} was loaded in another session: load it again")

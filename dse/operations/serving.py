@@ -80,6 +80,14 @@ class SimulateServing(OnDesign, WithHost, Printed):
     n_requests: int | None = option(
         None, "How many; default: 10,000, or all of a FILE.", WHOLE, name="requests", metavar="N"
     )
+    n_servers: int = option(
+        1,
+        "Serve what one of N servers gets from a router by prefix: requests that begin alike come to the same one; "
+        "--rate and --requests are of all servers.",
+        WHOLE,
+        name="servers",
+        metavar="N",
+    )
     seed: int = option(1, "Of lengths and arrivals.", WHOLE)
     workload: Workload = work(
         only=("input_tokens", "output_tokens", "prefix_tokens", "samples", *TRAFFIC),
@@ -90,6 +98,7 @@ class SimulateServing(OnDesign, WithHost, Printed):
             "input_tokens": "Prompt tokens, without --trace.",
             "output_tokens": "Generated tokens, without --trace.",
             "prefix_tokens": "Tokens that a prompt shares with others, from its start on, without --trace.",
+            "max_model_len": "Longest request, prompt and answer, that servers take: longer ones are left out.",
             "samples": "Answers drawn for each prompt, which share its whole blocks; requests, batch and rate count "
             "answers.",
             "batch": "Most requests that run at once; default: as many as the server takes, which admits by the memory "
@@ -157,6 +166,7 @@ class SimulateServing(OnDesign, WithHost, Printed):
                 prefix_tokens=self.workload.prefix_tokens,
                 n_prefixes=1 if self.n_prefixes is None else self.n_prefixes,
                 samples=self.workload.samples,
+                n_servers=self.n_servers,
             ),
             scheduler,
             console.progress,

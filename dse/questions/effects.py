@@ -152,27 +152,27 @@ class Effects(QuestionAnswer):
         """Effects that are not none."""
         return [effect for effect in self.effects if effect.span(self.base) > 0 or effect.flips_at]
 
-    def text(self) -> str:
-        """A line per number that moves the result, the others in one."""
+    @property
+    def verdict(self) -> list[str]:
+        """The result as given beside that of the other design, and how sure the better one is."""
         m = self.measure
-        lines = [self.question(), f"{self.context}, {self.design}", ""]
-        lines.append(
-            f"  {m.text(self.base)} as given{self._of(self.interval)}"
-            + (
-                f"; {self.other}: {m.text(self.other_base)}"
-                + self._of(self.other_interval)
-                + f"; better: {self.winner}"
-                if self.other
-                else ""
-            )
-        )
+        said = f"{m.text(self.base)} as given{self._of(self.interval)}"
+        if not self.other:
+            return [said]
+        of_other = f"{m.text(self.other_base)}{self._of(self.other_interval)}"
+        lines = [f"{said}; {self.other}: {of_other}; better: {self.winner}"]
         is_better = self.design if m.is_better(self.base, self.other_base) else self.other
         if self.gain and self.winner == is_better:  # another wins where one of both does not run
             g = self.gain
             lines.append(
-                f"  {sure_text(self.sure or 0.0)} sure that {self.winner} is better: {self.design} is "
+                f"{sure_text(self.sure or 0.0)} sure that {self.winner} is better: {self.design} is "
                 f"{g.ratio:.2f} ({g.low:.2f} to {g.high:.2f}) times as good as {self.other}"
             )
+        return lines
+
+    def text(self) -> str:
+        """A line per number that moves the result, the others in one."""
+        lines = [self.question(), f"{self.context}, {self.design}", "", *(f"  {line}" for line in self.verdict)]
         lines += self.lines()
         moving = self.moving
         still = [effect.number.name for effect in self.effects if effect not in moving]

@@ -125,7 +125,7 @@ class FormatServer:
         they are always fetched, as servers do. Of one in `times` of the load's requests, those that begin alike
         together, it finds what of all would be found in memory so many times as large (`FormatServer.served` has all).
         """
-        moments = load.moments
+        moments, agents = load.moments, load.agents
         on_device, behind = (
             times * tokens // self.page_tokens if self.keeps_prefixes else 0
             for tokens in (pool_tokens, pool_tokens + behind_tokens)
@@ -133,8 +133,13 @@ class FormatServer:
         found, squared, own_squared = hits.means(behind)
         from_host = found - hits.means(on_device)[0]
         load_s = self.host.start_s + from_host / self.link_tokens_per_s if self.host and from_host > 0 else 0.0
+        shared = agents.shared_tokens if agents and self.keeps_prefixes else 0
+        own_tokens = moments.mean_input_tokens + moments.mean_output_tokens - shared
+        fitting = max(int((pool_tokens - shared) // own_tokens), 0) * load.n_groups
+        if agents and agents.last_tokens > pool_tokens:
+            fitting = 0
         reused = FoundPrompts(
-            fitting=self.fitting(load, pool_tokens),
+            fitting=fitting,
             mean_own_tokens=moments.mean_input_tokens - found,
             mean_own_squared=max(own_squared, 0.0),
             mean_found_tokens=found,
@@ -145,15 +150,6 @@ class FormatServer:
         device, plan = self.design.device, self.design.plan
         how = steady_state.scheduler_of(device, plan, self.work)
         return TrafficServer.of(device, plan, self.work, moments, how, reused)
-
-    def fitting(self, load: PromptLoad, pool_tokens: float) -> int:
-        """Requests that fit into so large a pool, what all share once."""
-        moments, agents = load.moments, load.agents
-        if agents and agents.last_tokens > pool_tokens:
-            return 0
-        shared = agents.shared_tokens if agents and self.keeps_prefixes else 0
-        own_tokens = moments.mean_input_tokens + moments.mean_output_tokens - shared
-        return max(int((pool_tokens - shared) // own_tokens), 0) * load.n_groups
 
     def served(self, hits: Hits, load: PromptLoad, pool_tokens: float, behind_tokens: float = 0.0) -> dict[str, Any]:
         """Means over requests of a server with so large a pool, by column; of a pool that holds no request, None.

@@ -43,11 +43,10 @@ def decode_step(device: HardwareSpec, plans: Sequence[KvPlan], work: Workload) -
     """Operations of the mean decode step of the running batch, for each plan at peak rates, and calibrated where the
     workload asks for it and the device has fitted kernels.
 
-    A row an operation: seconds, FLOP and bytes of a step; intensity in FLOP/B; FLOP/s reached while it runs; FLOP/s
-    that the roofline allows at that intensity (of an 8-bit product, 16-bit peak: it may be exceeded), and the two
-    numbers that make the roofline; of attention also the bytes a second that are dequantized, a ceiling of its own
-    where it is below the bandwidth (None where nothing is). A plan of which nothing fits has no rows. Raises
-    InputError, LimitError.
+    A row an operation: seconds, FLOP and bytes of a step, attention with the dequantizing that does not hide behind it;
+    intensity in FLOP/B; FLOP/s reached while it runs, and that its roof allows at that intensity; the numbers that make
+    the roof: its peak FLOP/s, bandwidth, and of attention the bytes a second that are dequantized (None where nothing
+    is). No operation is above its roof. A plan of which nothing fits has no rows. Raises InputError, LimitError.
     """
     rows: list[dict[str, Any]] = []
     is_measured = stack_of(device, work)[1] is not None
@@ -64,37 +63,30 @@ def decode_step(device: HardwareSpec, plans: Sequence[KvPlan], work: Workload) -
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def ridge(device: HardwareSpec) -> float:
-    """Intensity in FLOP/B at which reading and multiplying take the same time (of 16-bit products)."""
-    return linear.arithmetic_intensity(device.peak_flops.si, device.memory_bandwidth.si)  # type: ignore[no-any-return]
-
-
 def _row(device: HardwareSpec, result: dict[str, Any], kind: str, op: dict[str, Any]) -> dict[str, Any]:
-    intensity = linear.arithmetic_intensity(op["flops"], op["n_bytes"])
-    allowed_s = attention.attention_s(op["flops"], op["n_bytes"], device.peak_flops.si, device.memory_bandwidth.si)
+    is_attention = op["name"] == "attention"
+    bandwidth = (device.kv_bandwidth if is_attention else device.memory_bandwidth).si
+    busy_s, exposed_s = (result[name] or 0.0 if is_attention else 0.0 for name in ("dequantize_busy_s", "dequantize_s"))
+    allowed_s = max(op["compute_at_peak_s"], attention.time_at_rate(op["n_bytes"], bandwidth), busy_s)
+    # products that are read behind others have a share of the time of all, at times less than one alone takes
+    seconds = max(op["seconds"] + exposed_s, allowed_s)
     return {
         **{name: result[name] for name in ("device", "model", "quantizer")},
         "model_kind": kind,
         "stack": result["stack"],
         "operation": op["name"],
         "batch": result["running_batch"],
-        "seconds": op["seconds"],
+        "seconds": seconds,
         "flops": op["flops"],
         "n_bytes": op["n_bytes"],
-        "intensity_flops_per_byte": intensity,
-        "flops_per_s": op["flops"] / op["seconds"],
+        "intensity_flops_per_byte": linear.arithmetic_intensity(op["flops"], op["n_bytes"]),
+        "flops_per_s": op["flops"] / seconds,
         "ceiling_flops_per_s": op["flops"] / allowed_s,
-        "peak_flops_per_s": device.peak_flops.si,
-        "bandwidth_bytes_per_s": device.memory_bandwidth.si,
-        "dequantize_bytes_per_s": _dequantized(result, op),
+        "peak_flops_per_s": op["flops"] / op["compute_at_peak_s"],
+        "bandwidth_bytes_per_s": bandwidth,
+        "dequantize_bytes_per_s": op["n_bytes"] / busy_s if busy_s else None,
         "assumptions": ", ".join(_assumed(result)),
     }
-
-
-def _dequantized(result: dict[str, Any], op: dict[str, Any]) -> float | None:
-    """Bytes of keys and values that a second of dequantizing takes; None for other operations, and where none is."""
-    busy_s = result["dequantize_busy_s"]
-    return op["n_bytes"] / busy_s if op["name"] == "attention" and busy_s else None
 
 
 def _assumed(result: dict[str, Any]) -> list[str]:

@@ -11,33 +11,30 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
-
-import numpy as np
+from typing import Any, NamedTuple
 
 from dse.core.errors import InputError, show
 from dse.core.progress import Progress
 from dse.model.deployed import n_groups_of
 from dse.model.kv_layout import KvPlan
-from dse.model.point import Point
-from dse.questions import hits, settings
+from dse.questions import hits
 from dse.questions.common import TIE, Candidate, Result
 from dse.questions.limits import LEAST_LOAD, MOST_LOAD, N_HALVINGS
-from dse.questions.server_design import ErrorEnds, RequestsAtRate, ServedLoad, ServerDesign, largest
+from dse.questions.server_design import RequestsAtRate, ServedLoad, ServerDesign, largest
 from dse.serving import arrivals, stack_distances, trace_tables
 from dse.serving.agents import Agents
-from dse.serving.at_rate import waits_at
+from dse.serving.at_rate import AtRate, waits_at
 from dse.serving.requests import Moments, Requests
-from dse.serving.steady_state import FoundPrompts, HostMemory, ServerRoom, TrafficServer
+from dse.serving.steady_state import FoundPrompts, HostMemory, TrafficServer
 from dse.specs import server_flags
 from dse.specs.workload import Workload
 
 #: room beyond what a draw of requests says, which is some percent off: a bound is above all draws
 BEYOND_DRAWS = 1.05
-#: window in which a trace is busiest
-MINUTE_S = 60.0
-#: as computed
-AS_COMPUTED = ErrorEnds({}, 1.0)
+NOT_SIMULATED = (
+    "Not simulated, as a server takes so many times the trace's own rate: times in closed form, of Poisson arrivals "
+    "and by the moments of its lengths."
+)
 HASHED = "a .jsonl file whose lines have hash_ids"
 #: pages that no cache has, and a server's part of a load at which it has none
 ENDLESS, MOST_TIMES = 2**60, 2.0**80
@@ -71,37 +68,11 @@ class CachedLoad(ServedLoad):
     """A load whose prompts are found in part."""
 
     cache: PromptCache = PromptCache()
-    shares_prompts = True
 
     def check(self, server: ServerDesign) -> None:
         """Raise InputError for a server that keeps no tree of prompts."""
         if self.cache.is_on and str(server.fixed["stack"]).startswith("llama.cpp"):
             raise InputError(hits.NO_TREE_OF_BLOCKS)
-
-    def point(self, server: ServerDesign) -> Point:
-        """Count requests at their mean lengths."""
-        return server.point
-
-    def other_settings(self, server: ServerDesign) -> list[dict[str, Any]]:
-        """The prefix cache off."""
-        return [{"prefix_cache": False}] if self.cache.is_on else []
-
-    def in_settings(self, changed: Mapping[str, Any]) -> CachedLoad:
-        """With the prefix cache off."""
-        return replace(self, cache=PromptCache(is_on=False)) if "prefix_cache" in changed else self
-
-    def _endless_with(
-        self, server: ServerDesign, endless: TrafficServer, room: ServerRoom, fitting: Callable[[float], float]
-    ) -> TrafficServer:
-        """The server that finds all that was ever computed, with other room; `fitting` gives the requests that fit into
-        a pool so many times as large."""
-        times = room.pool_bytes / max(settings.own_room(server).pool_bytes, 1)
-        fits = max(int(BEYOND_DRAWS * fitting(times)), 0) + 1
-        return endless.in_room(room._replace(places=min(room.places, fits)))
-
-    def keeps_with(self, server: ServerDesign, room: ServerRoom, amount: float) -> bool:
-        """By what it holds at most."""
-        return self.most_with(server, room) >= amount
 
     @abstractmethod
     def held(self, server: ServerDesign, limits: Mapping[str, float], is_sure: bool, with_host: bool) -> float:
@@ -225,28 +196,8 @@ class Sessions(CachedLoad):
         """Sessions that it holds where all that was ever computed is found."""
         return self._most(server, limits, True)
 
-    def most_with(self, server: ServerDesign, room: ServerRoom) -> float:
-        """Sessions that it holds where all that was ever computed is found."""
-        of, drawn = self._format(server), self._drawn(server, 1)
-        full = self._endless_with(
-            server, self._endless(server), room, lambda times: of.fitting(drawn, times * of.pool_tokens)
-        )
-        errors = ErrorEnds(server.least_late, server.least_slow)
-        return self._most_of(full, server, server.demand.limits, errors)
-
-    def keeps(self, server: ServerDesign, amount: float) -> bool:
-        """At whole sessions."""
-        n, limits = max(math.ceil(amount), 1), server.demand.limits
-        return n <= self.most(server, limits) and self._keeps(server, n, limits, True, self.with_host(server))
-
     def _most(self, server: ServerDesign, limits: Mapping[str, float], is_sure: bool) -> float:
-        errors = ErrorEnds(server.late, server.slowest) if is_sure else AS_COMPUTED
-        return self._most_of(self._endless(server), server, limits, errors)
-
-    def _most_of(
-        self, full: TrafficServer, server: ServerDesign, limits: Mapping[str, float], ends: ErrorEnds
-    ) -> float:
-        late = ends.late
+        full, late = self._endless(server), server.late if is_sure else {}
         if not full.places or (server.work.max_model_len or math.inf) < self.agents.last_tokens:
             return 0.0
 
@@ -257,11 +208,12 @@ class Sessions(CachedLoad):
         n_kept = largest(full.places, keeps) if limits else full.places
         n = min(n_kept + 1, full.places)
         n_sessions = n + full.closed(float(n)).requests_per_s * self.agents.think_s
-        return float(int(BEYOND_DRAWS * min(n_sessions, self._places(full, ends.slowest)))) if n_kept else 0.0
+        return float(int(BEYOND_DRAWS * min(n_sessions, self._places(full, server, is_sure)))) if n_kept else 0.0
 
-    def _places(self, full: TrafficServer, slowest: float) -> float:
+    def _places(self, full: TrafficServer, server: ServerDesign, is_sure: bool) -> float:
         """Sessions of which none waits for a place: all places are taken, and the others think."""
-        return full.places + full.full.requests_per_s * slowest * self.agents.think_s
+        rate = full.full.requests_per_s * (server.slowest if is_sure else 1.0)
+        return full.places + rate * self.agents.think_s
 
     def least(self, server: ServerDesign) -> float:
         """One."""
@@ -269,7 +221,7 @@ class Sessions(CachedLoad):
 
     def _keeps(self, server: ServerDesign, n: int, limits: Mapping[str, float], is_sure: bool, with_host: bool) -> bool:
         full = self.traffic(server, n, with_host)
-        if not full.places or n > self._places(full, server.slowest if is_sure else 1.0):
+        if not full.places or n > self._places(full, server, is_sure):
             return False
         row, late = self._row(server, n, with_host), server.late if is_sure else {}
         return all(row[name] * late.get(name, 1.0) <= limit * (1 + TIE) for name, limit in limits.items())
@@ -306,6 +258,15 @@ class Sessions(CachedLoad):
         }
 
 
+class TraceRun(NamedTuple):
+    """Means over the requests of a simulated run; `running` decode at a time."""
+
+    tpot_s: float
+    ttft_s: float
+    running: float
+    hit_rate: float
+
+
 @dataclass(frozen=True)
 class TraceLoad(CachedLoad, RequestsAtRate):
     """Requests of a trace's lengths that come at random, `amount` a second; those that begin alike go to one server.
@@ -318,15 +279,15 @@ class TraceLoad(CachedLoad, RequestsAtRate):
     #: all that the model's context has room for
     moments: Moments
     longest_tokens: int
+    #: all that come, as they come
+    arriving: Requests
     #: whose prompts name their blocks; None: nothing says what they share
     requests: Requests | None = None
-    #: requests a second in the busiest minute, where it is known
-    busiest_per_s: float | None = None
     n_left_out: int = 0
-    #: of this trace: the requests of a group, and their hits by tokens of a page
+    #: of this trace: the requests of a group, their hits by tokens of a page, and what runs said
     known: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
-    how = "requests come at random (Poisson), those that begin alike to the same server (a router by prefix)"
+    how = "requests that begin alike go to the same server (a router by prefix)"
 
     @property
     def own_rate(self) -> float:
@@ -358,16 +319,6 @@ class TraceLoad(CachedLoad, RequestsAtRate):
     def traffic(self, server: ServerDesign, requests_per_s: float) -> TrafficServer:
         """The server at a rate; at 0 all that was ever computed is found."""
         return self._traffic(server, requests_per_s, requests_per_s > 0 and self.with_host(server))
-
-    def most_with(self, server: ServerDesign, room: ServerRoom) -> float:
-        """`MOST_LOAD` of what it serves when it is always full and all is found."""
-        endless = self._traffic(server, 0.0, False)
-        full = self._endless_with(server, endless, room, lambda times: times * endless.fitting)
-        return MOST_LOAD * server.least_slow * full.full.requests_per_s
-
-    def keeps(self, server: ServerDesign, amount: float) -> bool:
-        """At the rate."""
-        return self._keeps_at(server, server.demand.limits, True, self.with_host(server), amount)
 
     def _traffic(self, server: ServerDesign, requests_per_s: float, with_host: bool) -> TrafficServer:
         known = server.known
@@ -409,10 +360,16 @@ class TraceLoad(CachedLoad, RequestsAtRate):
 
     def held(self, server: ServerDesign, limits: Mapping[str, float], is_sure: bool, with_host: bool) -> float:
         """By halving below the saturated rate with all found."""
-        share = MOST_LOAD * (server.slowest if is_sure else 1.0)
+        late, share = server.late if is_sure else {}, MOST_LOAD * (server.slowest if is_sure else 1.0)
 
         def keeps(requests_per_s: float) -> bool:
-            return self._keeps_at(server, limits, is_sure, with_host, requests_per_s)
+            of = self._traffic(server, requests_per_s, with_host)
+            if not of.places or requests_per_s > share * of.full.requests_per_s * (1 + TIE):
+                return False
+            waits = waits_at(of, requests_per_s)
+            return waits is not None and all(
+                getattr(waits, name) * late.get(name, 1.0) <= limit * (1 + TIE) for name, limit in limits.items()
+            )
 
         endless = self._traffic(server, 0.0, with_host)
         has_room = endless.places and (server.work.max_model_len or math.inf) >= self.longest_tokens
@@ -427,32 +384,35 @@ class TraceLoad(CachedLoad, RequestsAtRate):
             low, high = (middle, high) if keeps(middle) else (low, middle)
         return low
 
-    def _keeps_at(
-        self, server: ServerDesign, limits: Mapping[str, float], is_sure: bool, with_host: bool, requests_per_s: float
-    ) -> bool:
-        late, share = server.late if is_sure else {}, MOST_LOAD * (server.slowest if is_sure else 1.0)
-        of = self._traffic(server, requests_per_s, with_host)
-        if not of.places or requests_per_s > share * of.full.requests_per_s * (1 + TIE):
-            return False
-        waits = waits_at(of, requests_per_s)
-        return waits is not None and all(
-            getattr(waits, name) * late.get(name, 1.0) <= limit * (1 + TIE) for name, limit in limits.items()
-        )
+    def holds_within(self, server: ServerDesign, limits: Mapping[str, float], is_sure: bool) -> float:
+        """As much less than the closed form says as runs of it or of the first server said."""
+        kept: float = server.known.get("kept", self.known.get("kept", 1.0)) if limits else 1.0
+        return kept * super().holds_within(server, limits, is_sure)
+
+    def keeps_prefixes(self, server: ServerDesign) -> bool:
+        """Whether a server finds anything of prompts."""
+        return self.requests is not None and self.cache.server(server, self._load(1)).keeps_prefixes
+
+    def runs(self, server: ServerDesign) -> dict[float, TraceRun]:
+        """Simulated runs of a server by requests a second."""
+        runs: dict[float, TraceRun] = server.known.setdefault("runs", {})
+        return runs
+
+    def waits(self, server: ServerDesign, requests_per_s: float) -> AtRate | TraceRun:
+        """The times of requests at a rate that the server holds: simulated ones, where there are."""
+        return self.runs(server).get(requests_per_s) or super().waits(server, requests_per_s)
 
     def results(self, server: ServerDesign, amount: float) -> Result:
         """Results of the batch that decodes in the mean, and what is found."""
-        of = self.traffic(server, amount)
-        found = {} if of.reused is None else self.found(server, of.reused, self.waits(server, amount).running)
+        of, waits = self.traffic(server, amount), self.waits(server, amount)
+        found = {} if of.reused is None else self.found(server, of.reused, waits.running)
+        if found and isinstance(waits, TraceRun):
+            found["hit_rate"] = waits.hit_rate
         return super().results(server, amount) | found
 
     def notes(self) -> list[str]:
-        """Say how bursty it is, and what is left out or not known."""
-        notes = [
-            "Times by the moments of its lengths: of very unequal prompts `dse simulate --trace` finds longer ones."
-        ]
-        if self.busiest_per_s and self.busiest_per_s > (self.amount or 0.0):
-            most = f"{self.busiest_per_s:.3g}"
-            notes.append(f"The busiest minute of {self.name} has {most} requests/s: --rate {most} holds that.")
+        """Say what is simulated, and what is left out or not known."""
+        notes = [self.known.get("said", NOT_SIMULATED)]
         if self.requests is None:
             notes.append(f"{self.name} names no blocks of its prompts: none is found (give {HASHED}).")
         if self.n_left_out:
@@ -474,10 +434,11 @@ def trace_of(
     context are left out. Raises InputError."""
     known = name.strip().lower()
     if known in trace_tables.files():
-        requests, moments, busiest = trace_tables.load(known).typical(), trace_tables.load(known).moments, None
+        requests, moments = trace_tables.load(known).typical(), trace_tables.load(known).moments
+        arriving = arrivals.requests_of(arrivals.Traffic(trace=name), Workload())
     else:
-        requests = arrivals.requests_of(arrivals.Traffic(trace=name), Workload(), progress)
-        moments, busiest = Moments.of(requests), _busiest_per_s(requests)
+        requests = arriving = arrivals.requests_of(arrivals.Traffic(trace=name), Workload(), progress)
+        moments = Moments.of(requests)
     fits = requests.input_tokens + requests.output_tokens <= (longest or math.inf)
     if not fits.any():
         raise InputError(
@@ -495,17 +456,8 @@ def trace_of(
         name=name,
         moments=moments,
         longest_tokens=int((requests.input_tokens + requests.output_tokens).max()),
+        arriving=arriving.take(arriving.input_tokens + arriving.output_tokens <= (longest or math.inf)),
         requests=requests if requests.blocks else None,
         cache=cache,
-        busiest_per_s=busiest,
         n_left_out=int((~fits).sum()),
     )
-
-
-def _busiest_per_s(requests: Requests) -> float | None:
-    """Requests a second in the busiest minute; None of a trace that is no longer."""
-    at_s = requests.arrival_s
-    if at_s[-1] < MINUTE_S:
-        return None
-    since = np.searchsorted(at_s, at_s - MINUTE_S, side="right")
-    return float((np.arange(1, len(at_s) + 1) - since).max()) / MINUTE_S

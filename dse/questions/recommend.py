@@ -23,6 +23,7 @@ from dse.questions.measured_fronts import MeasuredFront, measured_front
 from dse.questions.prompt_loads import CachedLoad
 from dse.questions.search import Budget, Fleet, Search
 from dse.questions.server_design import ROUNDING, Demand, ServerDesign
+from dse.questions.trace_runs import settled
 from dse.questions.two_runs import RERUN_90, TwoRuns, two_runs
 from dse.specs.prices import Price
 
@@ -610,7 +611,7 @@ def recommend(
 
     Raises InputError where nothing does, with what comes closest.
     """
-    found = Search.of(grid, demand, prices, objective, budget, progress)
+    found = settled(Search.of(grid, demand, prices, objective, budget, progress), progress)
     model = grid.servers[0].design.plan.model
     if not found.ranked:
         raise InputError(_nothing(found))

@@ -192,9 +192,10 @@ class Search:
 
     @property
     def in_settings(self) -> bool:
-        """Whether other settings than the engines' own are tried: where they may save servers of a load. Of full
-        devices the order would turn on a few requests that a step has room for."""
-        return self.demand.amount is not None and self.objective in COUNTED
+        """Whether other settings than the engines' own are tried: where they may save servers of a rate or of requests
+        at once. Of full devices the order would turn on a few requests that a step has room for."""
+        load = self.demand.load
+        return load.amount is not None and self.objective in COUNTED and type(load) in settings.LOADS
 
     @property
     def text(self) -> str:
@@ -202,9 +203,8 @@ class Search:
         if not self.in_settings:
             return f"{self.grid.text}; as the engine has them: {UNTRIED}, {AS_THE_ENGINE}"
         n = [settings.n_settings(server) for server in self.grid.servers]
-        cache = ", prefix cache off" if self.demand.load.other_settings(self.grid.servers[0]) else ""
         return (
-            f"{self.grid.text}, with its engine's settings and up to {max(n) - 1:,} others ({UNTRIED}{cache}), "
+            f"{self.grid.text}, with its engine's settings and up to {max(n) - 1:,} others ({UNTRIED}), "
             f"{sum(n):,} in all; as the engine has them: {AS_THE_ENGINE}"
         )
 

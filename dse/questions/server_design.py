@@ -11,15 +11,14 @@ from typing import Any, ClassVar, NamedTuple
 
 from dse.model import engine, uncertainty
 from dse.model.point import Point
-from dse.model.server import ServerResults
 from dse.questions import layouts
-from dse.questions.common import TIE, Candidate, Result
+from dse.questions.common import Candidate, Result
 from dse.questions.limits import LEAST_LOAD, LIMITS, MOST_LOAD, rate_within, within, within_as_computed
 from dse.questions.serve_command import ServeCommand, serve_command
-from dse.serving.at_rate import AtRate, waits_at
-from dse.serving.steady_state import FixedLengths, ServerRoom, TrafficServer
+from dse.serving.at_rate import waits_at
+from dse.serving.steady_state import FixedLengths, TrafficServer
 from dse.specs import server_flags
-from dse.specs.workload import SETTINGS, Workload
+from dse.specs.workload import Workload
 
 #: less than a server by so much is rounding
 ROUNDING = 1e-12
@@ -38,10 +37,6 @@ class ServedLoad(ABC):
     #: what binds where no limit does, and how it comes, in words
     bound: ClassVar[str]
     how: ClassVar[str] = ""
-    #: whether a server with fewer places may hold more, as they keep times short
-    is_queued: ClassVar[bool] = False
-    #: whether requests share parts of their prompts
-    shares_prompts: ClassVar[bool] = False
     #: what is wrong where not even the least fits
     no_room: ClassVar[str] = "no request fits"
 
@@ -77,30 +72,6 @@ class ServedLoad(ABC):
     @abstractmethod
     def most(self, server: ServerDesign, limits: Mapping[str, float]) -> float:
         """The load that a server holds within limits: no more than this, and sooner computed."""
-
-    def point(self, server: ServerDesign) -> Point:
-        """The server with the lengths at which requests are counted into its memory."""
-        return server.point
-
-    def other_settings(self, server: ServerDesign) -> list[dict[str, Any]]:
-        """Settings of this load alone that are tried, beside those in `hwspecs/commands.toml`."""
-        return []
-
-    def in_settings(self, changed: Mapping[str, Any]) -> ServedLoad:
-        """The load where some of these are changed."""
-        return self
-
-    def keeps(self, server: ServerDesign, amount: float) -> bool:
-        """Whether a server surely keeps its limits at a load: sooner known than what it holds."""
-        return server.most >= amount
-
-    @abstractmethod
-    def most_with(self, server: ServerDesign, room: ServerRoom) -> float:
-        """The load that a server with other tokens of a step, and as many places or fewer, holds: no more than this."""
-
-    @abstractmethod
-    def keeps_with(self, server: ServerDesign, room: ServerRoom, amount: float) -> bool:
-        """Whether a server with other room surely keeps its limits at a load; sooner known than what it holds."""
 
     @abstractmethod
     def least(self, server: ServerDesign) -> float:
@@ -154,14 +125,6 @@ class RequestsAtOnce(ServedLoad):
         """As many as fit and as the server takes."""
         return float(server.point.batch if server.point.max_batch else 0)
 
-    def most_with(self, server: ServerDesign, room: ServerRoom) -> float:
-        """As many as there are places."""
-        return float(room.places)
-
-    def keeps_with(self, server: ServerDesign, room: ServerRoom, amount: float) -> bool:
-        """Whether there are places: times are those of a server in these settings."""
-        return room.places >= amount
-
     def least(self, server: ServerDesign) -> float:
         """One."""
         return 1.0
@@ -190,7 +153,6 @@ class RequestsAtRate(ServedLoad):
 
     unit = "requests/s"
     is_whole = False
-    is_queued = True
     bound = "saturated rate"
     how = "requests come at random (Poisson), to each server its share"
 
@@ -202,40 +164,10 @@ class RequestsAtRate(ServedLoad):
         """The server at a rate."""
         return server.traffic
 
-    def point(self, server: ServerDesign) -> Point:
-        """The server at these lengths, whatever the longest context."""
-        return server.traffic.point
-
     def most(self, server: ServerDesign, limits: Mapping[str, float]) -> float:
         """`MOST_LOAD` of what it serves at the low end when it is always full."""
         full = self.traffic(server, 0.0)
         return MOST_LOAD * server.slowest * full.full.requests_per_s if full.places else 0.0
-
-    def most_with(self, server: ServerDesign, room: ServerRoom) -> float:
-        """`MOST_LOAD` of what it serves when it is always full, where a request alone keeps the limits."""
-        if not room.places:
-            return 0.0
-        full = server.traffic.in_room(room)
-        is_kept = self._keeps(server, full.closed(1.0), server.least_late)
-        return MOST_LOAD * server.least_slow * full.full.requests_per_s if is_kept else 0.0
-
-    def keeps_with(self, server: ServerDesign, room: ServerRoom, amount: float) -> bool:
-        """At the rate, or at the least one."""
-        if not room.places:
-            return False
-        full = server.traffic.in_room(room)
-        rate = full.full.requests_per_s
-        if amount > MOST_LOAD * rate * (1 + TIE):
-            return False
-        waits = waits_at(full, max(amount, LEAST_LOAD * rate))
-        if waits is None or not self._keeps(server, waits, server.least_late):
-            return False
-        late, slowest = full.kept(_errors)
-        return amount <= MOST_LOAD * slowest * rate * (1 + TIE) and self._keeps(server, waits, late)
-
-    def _keeps(self, server: ServerDesign, times: ServerResults | AtRate, late: Mapping[str, float]) -> bool:
-        limits = server.demand.limits
-        return all(late[name] * getattr(times, name) <= limit * (1 + TIE) for name, limit in limits.items())
 
     def least(self, server: ServerDesign) -> float:
         """`LEAST_LOAD` of the saturated rate."""
@@ -259,7 +191,7 @@ class RequestsAtRate(ServedLoad):
         """The mean of all requests."""
         return float(getattr(self.waits(server, amount), name)) * server.late[name]
 
-    def waits(self, server: ServerDesign, requests_per_s: float) -> AtRate:
+    def waits(self, server: ServerDesign, requests_per_s: float) -> Any:
         """The times of requests at a rate that the server holds."""
         waits = waits_at(self.traffic(server, requests_per_s), requests_per_s)
         assert waits is not None  # below what it holds
@@ -295,12 +227,6 @@ def errors_of(row: Result) -> ErrorEnds:
     return ErrorEnds(late, min(uncertainty.of_column(row, uncertainty.RATE).low, 1.0))
 
 
-def _errors(traffic: TrafficServer) -> ErrorEnds:
-    """The ends of a full server of `TrafficServer.in_room`."""
-    parts = traffic.point.run(traffic.places).wave._asdict() | traffic.full._asdict()
-    return errors_of({**traffic.point.lowered.results, **parts, "running_batch": traffic.places})
-
-
 class ServerDesign:
     """A design on so many devices, as a server of requests of its lengths under limits. Raises DseError where the model
     does not run so."""
@@ -327,9 +253,7 @@ class ServerDesign:
         """The server in other settings of its engine than its own."""
         key = tuple(changed.items())
         if key not in self._in_settings:
-            fields = {name: value for name, value in changed.items() if name in SETTINGS}
-            demand = self.demand._replace(load=self.demand.load.in_settings(changed))
-            other = ServerDesign(self.asked, self.design, replace(self.work, **fields), demand)
+            other = ServerDesign(self.asked, self.design, replace(self.work, **changed), self.demand)
             other.settings, other.own = dict(changed), self
             self._in_settings[key] = other
         return self._in_settings[key]

@@ -15,12 +15,18 @@ from typing import Any, TypeVar
 
 from dse.core.errors import DseError
 from dse.model import capacity, lower
-from dse.questions.server_design import ROUNDING, ServerDesign
-from dse.serving.steady_state import ServerRoom
+from dse.model.server import ServerResults
+from dse.questions.common import TIE
+from dse.questions.limits import LEAST_LOAD, MOST_LOAD
+from dse.questions.server_design import ROUNDING, ErrorEnds, RequestsAtOnce, RequestsAtRate, ServerDesign, errors_of
+from dse.serving.at_rate import AtRate, waits_at
+from dse.serving.steady_state import ServerRoom, TrafficServer
 from dse.specs import server_flags
 from dse.specs.workload import SETTINGS
 
 T = TypeVar("T")
+#: loads of which settings are tried
+LOADS = (RequestsAtOnce, RequestsAtRate)
 #: what a search changes, by field; all else as the engine has it
 Changed = Mapping[str, Any]
 
@@ -41,8 +47,7 @@ def tried(server: ServerDesign) -> dict[str, tuple[float, ...]]:
 
 def n_settings(server: ServerDesign) -> int:
     """Settings of a server that are tried, the engine's own among them."""
-    others = len(server.demand.load.other_settings(server))
-    return math.prod(1 + len(values) for values in tried(server).values()) + others
+    return math.prod(1 + len(values) for values in tried(server).values())
 
 
 #: settings as answers name them, and with a value
@@ -50,7 +55,6 @@ TITLES = {
     "prompt_budget_tokens": ("tokens of a step", "{:,.0f} tokens a step"),
     "max_num_seqs": ("requests at once", "{:,.0f} at once"),
     "gpu_memory_utilization": ("share of memory", "{:g} of the memory"),
-    "prefix_cache": ("prefix cache", "no prefix cache"),
 }
 
 
@@ -62,20 +66,18 @@ def text(changed: Changed) -> str:
 def cell(changed: Changed, name: str) -> str:
     """A setting in a table; "-" for the engine's own."""
     value = changed.get(name)
-    return "-" if value is None else "off" if value is False else f"{value:,g}"
+    return "-" if value is None else f"{value:,g}"
 
 
 def _room(server: ServerDesign, changed: Changed, most: int | None = None) -> ServerRoom:
     """Places of a server in other settings, of which it takes `most`, and tokens of a step. Raises InputError."""
-    point = server.demand.load.point(server)
+    # at these lengths, whatever the longest context
+    point = server.point if server.demand.load.is_whole else server.traffic.point
     work = replace(point.asked, **changed)
     design = lower.in_settings(point.design, point.device, point.plan, work, point.stack_name)
     most = most or design.load.most_at_once
     design = design._replace(load=design.load._replace(max_num_seqs=most))
-    free_bytes = int(capacity.free_bytes(design))
-    if server.demand.load.shares_prompts:  # which places do not tell
-        return ServerRoom(most, design.load.step_tokens, pool_bytes=free_bytes)
-    fitting = capacity.max_batch(design, point.made, free_bytes * point.unit)
+    fitting = capacity.max_batch(design, point.made, int(capacity.free_bytes(design)) * point.unit)
     return ServerRoom(min(most, int(fitting)), design.load.step_tokens)
 
 
@@ -127,11 +129,6 @@ def _kept(server: ServerDesign, name: str, of: Callable[[ServerDesign], T]) -> T
     return found
 
 
-def own_room(server: ServerDesign) -> ServerRoom:
-    """The room of a server as its engine has it."""
-    return _kept(server, "own", lambda server: _room(server, {}))
-
-
 def _largest(server: ServerDesign) -> dict[ServerRoom, Changed]:
     return _kept(server, "largest", _largest_rooms)
 
@@ -139,8 +136,7 @@ def _largest(server: ServerDesign) -> dict[ServerRoom, Changed]:
 def most(server: ServerDesign) -> float:
     """The load that a server holds in any settings: no more than this, and sooner computed."""
     if most not in server.found:
-        load = server.demand.load
-        server.found[most] = max(server.most, *(load.most_with(server, room) for room in _largest(server)))
+        server.found[most] = max(server.most, *(_most_in(server, room) for room in _largest(server)))
     bound: float = server.found[most]
     return bound
 
@@ -150,22 +146,56 @@ def rooms(server: ServerDesign) -> list[tuple[float, ServerRoom, Changed]]:
     changes, these first."""
     if rooms in server.found:
         return server.found[rooms]  # type: ignore[no-any-return]
-    load, found = server.demand.load, list[tuple[float, ServerRoom, Changed]]()
+    found = list[tuple[float, ServerRoom, Changed]]()
     for largest, said in _largest(server).items():
-        if bound := load.most_with(server, largest):
+        if bound := _most_in(server, largest):
             budget = said.get("prompt_budget_tokens")
             in_budget = _kept(server, f"rooms, {budget}", _rooms_of(budget))
             found += [(bound, room, changed) for room, changed in in_budget.items() if changed]
-    found += [(math.inf, own_room(server), changed) for changed in load.other_settings(server)]
     server.found[rooms] = sorted(found, key=lambda one: len(one[2]))
     return server.found[rooms]  # type: ignore[no-any-return]
 
 
+def _most_in(server: ServerDesign, room: ServerRoom) -> float:
+    """The load that a server with other tokens of a step, and as many places or fewer, holds: no more than this."""
+    if server.demand.load.is_whole or not room.places:
+        return float(room.places)
+    full = server.traffic.in_room(room)  # where a request alone keeps the limits
+    is_kept = _keeps_limits(server, full.closed(1.0), server.least_late)
+    return MOST_LOAD * server.least_slow * full.full.requests_per_s if is_kept else 0.0
+
+
+def _keeps_limits(server: ServerDesign, times: ServerResults | AtRate, late: Mapping[str, float]) -> bool:
+    limits = server.demand.limits
+    return all(late[name] * getattr(times, name) <= limit * (1 + TIE) for name, limit in limits.items())
+
+
+def keeps_in(server: ServerDesign, room: ServerRoom, amount: float) -> bool:
+    """Whether a server with other room surely keeps its limits at a load: requests at once, whether it has places."""
+    if server.demand.load.is_whole or not room.places:
+        return room.places >= amount
+    full = server.traffic.in_room(room)
+    rate = full.full.requests_per_s
+    if amount > MOST_LOAD * rate * (1 + TIE):
+        return False
+    waits = waits_at(full, max(amount, LEAST_LOAD * rate))
+    if waits is None or not _keeps_limits(server, waits, server.least_late):
+        return False
+    late, slowest = full.kept(_errors)
+    return amount <= MOST_LOAD * slowest * rate * (1 + TIE) and _keeps_limits(server, waits, late)
+
+
+def _errors(traffic: TrafficServer) -> ErrorEnds:
+    """The ends of a full server of `TrafficServer.in_room`."""
+    parts = traffic.point.run(traffic.places).wave._asdict() | traffic.full._asdict()
+    return errors_of({**traffic.point.lowered.results, **parts, "running_batch": traffic.places})
+
+
 def _keeps(server: ServerDesign, room: ServerRoom, amount: float) -> bool:
-    """`keeps_with`, which holds for less load too, and fails for more."""
+    """`keeps_in`, which holds for less load too, and fails for more."""
     kept, failed = server.found.get(room, (0.0, math.inf))
     if kept < amount < failed:
-        is_kept = server.demand.load.keeps_with(server, room, amount)
+        is_kept = keeps_in(server, room, amount)
         server.found[room] = (amount, failed) if is_kept else (kept, amount)
         return is_kept
     return bool(amount <= kept)
@@ -174,7 +204,7 @@ def _keeps(server: ServerDesign, room: ServerRoom, amount: float) -> bool:
 def holding(server: ServerDesign, amount: float, n_most: float = math.inf) -> ServerDesign:
     """The server in the settings with which the fewest hold a load, fewer than as the engine has it and no more than
     `n_most`, with the fewest changes; as the engine has it where there are none."""
-    best, load, failed = server, server.demand.load, set[int]()
+    best, failed = server, set[int]()
     n = min(server.count(amount), n_most + 1) if server.holds else n_most + 1
 
     def least() -> float:
@@ -186,9 +216,9 @@ def holding(server: ServerDesign, amount: float, n_most: float = math.inf) -> Se
         if bound < least() or room.step_tokens in failed or not _keeps(server, room, least()):
             continue
         other = server.in_settings(changed)
-        fewer = other.count(amount) if load.keeps(other, least()) and other.holds else math.inf
+        fewer = other.count(amount) if other.most >= least() and other.holds else math.inf
         if fewer < n:
             best, n = other, fewer
-        elif not (load.is_queued or load.shares_prompts):  # a limit binds, whatever there is room for
+        elif server.demand.load.is_whole:  # a limit binds, whatever there is room for
             failed.add(room.step_tokens)
     return best

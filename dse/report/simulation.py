@@ -118,8 +118,8 @@ def evaluate(
         "throughput_tokens_per_s": run.n_tokens / duration,
         "saturated_tokens_per_s": run.saturated_tokens_per_s if offered is None else None,
         "host_prompt_s": own_s,
-        "ttft_s": _spread(_first_s(run, own_s)),
-        "tpot_s": _spread(_per_token_s(run)),
+        "ttft_s": _spread(run.ttft_s(own_s)),
+        "tpot_s": _spread(run.tpot_s),
         "token_gap_s": _gaps(run),
         "latency_s": latency,
         "queueing_s": _spread(run.start_s - served.arrival_s),
@@ -194,8 +194,8 @@ def _shared(
             "steady_requests_per_s": alone,
             "steady_tokens_per_s": kept_nothing["throughput_tokens_per_s"],
             "throughput_tokens_per_s": without.n_tokens / without.duration_s,
-            "ttft_s": _spread(_first_s(without, own_s)),
-            "tpot_s": _spread(_per_token_s(without)),
+            "ttft_s": _spread(without.ttft_s(own_s)),
+            "tpot_s": _spread(without.tpot_s),
         },
     }
 
@@ -213,17 +213,6 @@ def _overloaded(thirds: list[float], span_s: float) -> bool:
 def _grows(thirds: list[float], latency_s: float) -> bool:
     """Whether requests wait longer and longer: a line that grows steadily gives thirds as 1 to 3 to 5."""
     return len(thirds) == 3 and thirds[0] < thirds[1] < thirds[2] > max(2 * thirds[0], 0.1 * latency_s)
-
-
-def _first_s(run: Simulation, own_s: float) -> NDArray[np.float64]:
-    """Time to first token of each request, with a server's own time before it."""
-    return run.first_s - run.requests.arrival_s + own_s
-
-
-def _per_token_s(run: Simulation) -> NDArray[np.float64]:
-    """Time per output token of each request, mean over its tokens; an answer of one token has none."""
-    tokens = run.requests.output_tokens
-    return ((run.finish_s - run.first_s) / tokens)[tokens > 1]
 
 
 def _spread(values: NDArray[np.float64]) -> dict[str, float | None]:
@@ -483,12 +472,12 @@ def waits_table(result: dict[str, Any], run: Simulation, name: str = "") -> pd.D
 
     `name` is what the figure calls the design: by default its device, model and quantizer.
     """
-    shares, per_token_s = np.arange(1, 100) / 100, _per_token_s(run)
+    shares, per_token_s = np.arange(1, 100) / 100, run.tpot_s
     return pd.DataFrame(
         {
             "design": name or f"{result['device']}, {result['model']}, {result['quantizer']}",
             "share": shares,
-            "ttft_s": np.quantile(_first_s(run, result["host_prompt_s"]), shares, method="inverted_cdf"),
+            "ttft_s": np.quantile(run.ttft_s(result["host_prompt_s"]), shares, method="inverted_cdf"),
             "tpot_s": np.quantile(per_token_s, shares, method="inverted_cdf") if len(per_token_s) else np.nan,
         }
     )

@@ -6,12 +6,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dse.core.errors import InputError, did_you_mean, show
 from dse.core.field import check_whole
 from dse.model.kv_layout import KvPlan
-from dse.serving import block_traces, prefix_tree, reuse, simulator, steady_state, trace_files, trace_tables
+from dse.serving import block_traces, prefix_tree, reuse, routing, simulator, steady_state, trace_files, trace_tables
 from dse.serving.requests import MAX_TOKENS, Requests
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.workload import Workload
@@ -23,6 +22,8 @@ MAX_RATE_PER_S = 1e9
 
 #: shares of the rate that holds that may be asked for
 MAX_SHARE = 10.0
+#: servers that share the requests
+MAX_SERVERS = 100_000
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,8 @@ class Traffic:
     `rate`: requests per second (Poisson), a share of the rate that holds in steady state ("70%"), "trace" for the
     trace's own arrivals, "full" for all at once; None: as the trace where there is one. `n_requests` None: all of a
     file, else 10,000. Requests that are all alike begin with one of `n_prefixes` texts of `prefix_tokens`, if any.
-    `samples` requests, which the rate and `n_requests` count, are answers to one prompt.
+    `samples` requests, which the rate and `n_requests` count, are answers to one prompt. Of `n_servers` the first gets
+    its share of them (`routing.share_of`); rate and `n_requests` are of all.
     """
 
     trace: str | None = None
@@ -42,6 +44,7 @@ class Traffic:
     prefix_tokens: int = 0
     n_prefixes: int = 1
     samples: int = 1
+    n_servers: int = 1
 
     @property
     def is_shipped(self) -> bool:
@@ -53,8 +56,10 @@ class Traffic:
         """Describe the arrivals. Raises InputError for a wrong rate."""
         rate = rate_of(self)
         if rate == AS_TRACE:
-            return "gaps drawn from the trace's" if self.is_shipped else "as in the file"
-        return "all at once" if rate == FULL else "Poisson"
+            said = "gaps drawn from the trace's" if self.is_shipped else "as in the file"
+        else:
+            said = "all at once" if rate == FULL else "Poisson"
+        return said if self.n_servers == 1 else f"{said}, one of {self.n_servers:,} servers"
 
 
 @dataclass(frozen=True)
@@ -67,16 +72,29 @@ class Share:
 def requests_of(
     ask: Traffic, work: Workload, progress: Any = None, holds: Callable[[Requests], float] | None = None
 ) -> Requests:
-    """The requests, the same for the same seed. `holds` gives the rate that a rate in % is a share of.
+    """The requests, the same for the same seed. `holds` gives the rate of a server that a rate in % is a share of.
 
     Arrivals that are drawn are scaled to have the mean rate asked for: a sample of gaps alone is some percent off.
-    Raises InputError, LimitError.
+    Those of a file whose clock is coarse are spread between its ticks. Raises InputError, LimitError.
     """
+    check_whole("servers", ask.n_servers, 1, MAX_SERVERS)
+    if ask.samples > 1:
+        return _answers(ask, work, progress, holds)
+    drawn = _all_requests(ask, work, progress, holds)
+    if work.max_model_len:  # servers refuse longer ones
+        fits = drawn.input_tokens + drawn.output_tokens <= work.max_model_len
+        if not fits.any():
+            raise InputError(f"max-model-len = {work.max_model_len}: must be as long as a request, and none is shorter")
+        drawn = drawn if fits.all() else drawn.take(fits)
+    share = routing.share_of(drawn, ask.n_servers)
+    return replace(share, arrival_s=share.arrival_s - share.arrival_s[0])
+
+
+def _all_requests(ask: Traffic, work: Workload, progress: Any, holds: Callable[[Requests], float] | None) -> Requests:
+    """The requests of all servers."""
     simulator.check(1 if ask.n_requests is None else ask.n_requests)
     check_whole("seed", ask.seed, 0, 2**63 - 1)
     rate = rate_of(ask)
-    if ask.samples > 1:
-        return _answers(ask, work, progress, holds)
     n = ask.n_requests or 10_000
     if ask.trace is None:
         for name, value in (("input", work.input_tokens), ("output", work.output_tokens)):
@@ -88,14 +106,14 @@ def requests_of(
         tables = trace_tables.load(ask.trace.strip().lower())
         requests = trace_tables.sample(tables, n, None, ask.seed, arrivals="trace")
         if rate == AS_TRACE and tables.moments.rate_per_s:
-            return replace(requests, arrival_s=_scaled(requests.arrival_s, tables.moments.rate_per_s))
+            return routing.at_rate(requests, tables.moments.rate_per_s)
     elif ask.trace.lower().endswith((".csv", block_traces.ENDING)) or os.path.exists(ask.trace.replace("\0", "")):
         reader = block_traces if ask.trace.lower().endswith(block_traces.ENDING) else trace_files
         requests = reader.read(ask.trace, progress, max_requests=simulator.MAX_REQUESTS)
         k = ask.n_requests or len(requests.arrival_s)
         if k > len(requests.arrival_s):
             raise InputError(f"requests = {k:,}: the trace has {len(requests.arrival_s):,}: ask for no more")
-        requests = requests.take(slice(k))
+        requests = routing.between_ticks(requests.take(slice(k)))
     else:
         known = did_you_mean(ask.trace, trace_tables.files())
         raise InputError(f"trace = {show(ask.trace)}: {known}; or give the path of a .csv or .jsonl file")
@@ -107,10 +125,10 @@ def requests_of(
     if isinstance(rate, Share):
         if holds is None:
             raise InputError(f"rate = {show(ask.rate)}: a share of what a device holds: give requests per second")
-        rate = rate.share * holds(requests)
+        rate = rate.share * holds(requests) * ask.n_servers
     gaps = np.random.Generator(np.random.PCG64([ask.seed, 1])).exponential(1.0, n)
     gaps[0] = 0.0
-    return replace(requests, arrival_s=_scaled(np.cumsum(gaps), float(rate)))
+    return routing.at_rate(replace(requests, arrival_s=np.cumsum(gaps)), float(rate))
 
 
 def _answers(ask: Traffic, work: Workload, progress: Any, holds: Callable[[Requests], float] | None) -> Requests:
@@ -129,13 +147,6 @@ def _answers(ask: Traffic, work: Workload, progress: Any, holds: Callable[[Reque
 
     of_prompts = None if holds is None else lambda requests: holds(answers_of(requests)) / samples
     return answers_of(requests_of(prompts, work, progress, of_prompts)).take(slice(n))
-
-
-def _scaled(arrival_s: NDArray[np.float64], rate_per_s: float) -> NDArray[np.float64]:
-    """Scale the arrival times so that their mean rate is `rate_per_s`."""
-    if arrival_s[-1] <= 0:
-        return arrival_s
-    return arrival_s * ((len(arrival_s) - 1) / rate_per_s / arrival_s[-1])
 
 
 def rate_of(ask: Traffic) -> str | float | Share:

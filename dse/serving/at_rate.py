@@ -91,8 +91,10 @@ def waits_at(server: TrafficServer, requests_per_s: float) -> AtRate | None:
     if server.design.load.batching == CONTINUOUS:  # whole prompts are in step where all places are taken, not here
         own_s = server.cycle(1.0).prompt_s - steady_state.start_s(server.point, 1.0)
     first_s = own_s + steady_state.start_s(server.point, n_running) + wait_s
-    step_s = typical.decode_step_s
-    return AtRate(tpot_s, first_s + place_s, place_s, n_decode, max(1 - step_s / tpot_s, 0.0))
+    prompt_share = max(1 - typical.decode_step_s / tpot_s, 0.0)
+    behind_s = steady.behind_wait_s(requests_per_s, own_s + wait_s, mean_tokens / room, typical.prompt_step_s, tpot_s)
+    tpot_s = steady.tpot_of_requests_s(tpot_s, behind_s, moments.mean_inverse_output, moments.mean_output_tokens)
+    return AtRate(tpot_s, first_s + place_s, place_s, n_decode, prompt_share)
 
 
 class _Chain(NamedTuple):

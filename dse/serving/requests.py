@@ -79,6 +79,9 @@ class Moments:
     mean_input_output: float
     max_input_tokens: int
     max_output_tokens: int
+    #: E[1/O], and the share of answers of one token
+    mean_reciprocal_output: float
+    single_share: float
 
     @classmethod
     def of(cls, requests: Requests) -> "Moments":
@@ -93,7 +96,15 @@ class Moments:
             mean_input_output=times * self.mean_input_output,
             mean_output_squared=times * times * self.mean_output_squared,
             max_output_tokens=times * self.max_output_tokens,
+            mean_reciprocal_output=self.mean_reciprocal_output / times,
+            single_share=self.single_share if times == 1 else 0.0,
         )
+
+    @property
+    def mean_inverse_output(self) -> float:
+        """E[1/O] of answers of two tokens or more; 1 where there are none."""
+        single = self.single_share
+        return (self.mean_reciprocal_output - single) / (1 - single) if single < 1 else 1.0
 
     @property
     def rate_per_s(self) -> float | None:
@@ -197,6 +208,7 @@ class Counter:
             raise InputError("requests = []: must be at least one")
         mean_in, mean_out, in_squared, out_squared, in_out = (total / n for total in self.sums)
         longest = [len(counts) - 1 for counts in self.counts]
+        answers = self.counts[1][1:]
         moments = Moments(
             n_requests=n,
             duration_s=duration_s,
@@ -207,6 +219,8 @@ class Counter:
             mean_input_output=in_out,
             max_input_tokens=longest[0],
             max_output_tokens=longest[1],
+            mean_reciprocal_output=float((answers / np.arange(1, len(answers) + 1)).sum()) / n,
+            single_share=int(answers[0]) / n,
         )
         inputs, outputs, final, steps = self.counts
         return Lengths(

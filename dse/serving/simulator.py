@@ -46,7 +46,7 @@ MAX_SAMPLES = 512
 WARM_SHARE = 0.1
 #: times between tokens are counted in steps of one percent, from a microsecond to hours
 GAP_EDGES_S: Floats = np.asarray(1e-6 * 1.01 ** np.arange(2400), np.float64)
-#: steps of a run that are faster in Python than compiling, which takes seconds
+#: steps that a run takes in Python before it is compiled, which takes seconds: short runs end before
 PLAIN_STEPS = 20_000
 #: steps between two reports of progress
 SLICE_STEPS = 100_000
@@ -103,6 +103,16 @@ class Simulation:
     def duration_s(self) -> float:
         """From the first arrival to the last token."""
         return float(self.finish_s.max())
+
+    def ttft_s(self, own_s: float) -> Floats:
+        """Time to first token of each request, with `own_s`, a server's own time before it."""
+        return self.first_s - self.requests.arrival_s + own_s
+
+    @property
+    def tpot_s(self) -> Floats:
+        """Time per output token of each request, mean over its tokens; an answer of one token has none."""
+        tokens = self.requests.output_tokens
+        return np.asarray(((self.finish_s - self.first_s) / tokens)[tokens > 1])
 
     def gap_s(self, share: float) -> float | None:
         """The time between two tokens of an answer that `share` of them do not exceed, up to one percent more."""
@@ -163,16 +173,16 @@ def run(
     if host is not None:
         unit_s = 1 / memory.unit / host.bandwidth_bytes_per_s
         state = state._replace(host_start_s=host.start_s, host_unit_s=unit_s)
-    if compiled is None:
-        compiled = len(served.arrival_s) + int(served.output_tokens.sum()) / (n_groups * places) > PLAIN_STEPS
-    step = loop.compiled() if compiled else loop.run
-    slice_steps = SLICE_STEPS if compiled else SLICE_STEPS // 100
     steps = prefix_steps.PrefixSteps(tree)
     with np.errstate(over="ignore"):
-        while served.blocks is not None and not steps.is_done and not step(state, times.tables, 1):
+        while served.blocks is not None and not steps.is_done and not loop.run(state, times.tables, 1):
             steps.watch(state)
-        while not step(state, times.tables, slice_steps):
-            if progress:
+        is_done = False
+        while not is_done:
+            is_long = int(state.i[loop.COUNT.n_steps]) >= PLAIN_STEPS if compiled is None else compiled
+            step, slice_steps = (loop.compiled(), SLICE_STEPS) if is_long else (loop.run, SLICE_STEPS // 100)
+            is_done = step(state, times.tables, slice_steps)
+            if progress and not is_done:
                 progress(int(state.i[loop.COUNT.n_done]), len(served.arrival_s))
     return _simulation(state, served, n - len(served.arrival_s), memory, tree, steps)
 
@@ -284,6 +294,18 @@ def tables_for(
     lengths = np.unique(requests.input_tokens)
     exact_at = [int(n) for n in lengths] if len(lengths) <= step_times.MAX_LENGTHS else []
     return step_times.build(step_times.Exact.of(device, plan, work), max_sequences, longest, most_tokens, exact_at)
+
+
+def times_of(
+    device: HardwareSpec, plan: KvPlan, work: Workload, requests: Requests, scheduler: Scheduler = USUAL
+) -> step_times.StepTimes:
+    """Step times for runs of parts of these requests, each on a server of its own. Raises what `run` raises."""
+    batching, step_tokens = check(len(requests.arrival_s), scheduler)
+    work = with_admission(device, work)
+    served, memory, held = served_of(device, plan, work, requests)
+    work = with_batch(device, plan, work, Lengths.of(served).moments, batching, served.blocks is not None)
+    places = most_sequences(work, held, memory.free_bytes * memory.unit, len(served.arrival_s))
+    return tables_for(device, plan, work, served, step_tokens, places)
 
 
 def new_state(

@@ -68,8 +68,6 @@ class ServerRoom(NamedTuple):
 
     places: int
     step_tokens: int
-    #: bytes for keys and values, where prompts share them
-    pool_bytes: int = 0
 
 
 #: nothing said: as the server's release does
@@ -99,6 +97,10 @@ class LengthMoments(Protocol):
     def mean_input_output(self) -> float:
         """E[I*O]."""
 
+    @property
+    def mean_inverse_output(self) -> float:
+        """E[1/O] of answers of two tokens or more."""
+
 
 @dataclass(frozen=True)
 class FixedLengths:
@@ -121,6 +123,11 @@ class FixedLengths:
     def mean_input_output(self) -> float:
         """E[I*O]."""
         return self.mean_input_tokens * self.mean_output_tokens
+
+    @property
+    def mean_inverse_output(self) -> float:
+        """1/O: answers that are even around their mean are taken as that too."""
+        return 1 / self.mean_output_tokens
 
 
 @dataclass(frozen=True)

@@ -9,17 +9,18 @@ weights that are shared meet the tokens of all, and attention's own those of the
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dse.model.deployed import n_groups_of
-from dse.model.generation import generation_of
+from dse.model.generation import Generation, generation_of
 from dse.model.kv_layout import KvPlan
 from dse.model.lower import check_traffic
 from dse.model.point import Point
+from dse.model.records import Design
 from dse.model.stacks import kind_of
 from dse.model.step import (
     Run,
@@ -228,6 +229,10 @@ class Exact:
     """Step times straight from the model; `build` makes tables."""
 
     point: Point
+    #: what no number of sequences changes, by lengths: dearer than the rest
+    _made: dict[tuple[int, int], tuple[Design, Generation, Terms]] = field(
+        default_factory=dict, compare=False, repr=False
+    )
 
     @classmethod
     def of(cls, device: HardwareSpec, plan: KvPlan, work: Workload) -> "Exact":
@@ -240,9 +245,11 @@ class Exact:
 
     def run(self, n_sequences: int, input_tokens: int, output_tokens: int) -> Run:
         """`n_sequences` of these lengths that run together, whether or not they fit."""
-        design = self.point.design._replace(input_tokens=input_tokens, output_tokens=output_tokens)
-        made = generation_of(design)
-        run: Run = run_of(design, made, terms_of(design, made), n_sequences)
+        if (key := (input_tokens, output_tokens)) not in self._made:
+            design = self.point.design._replace(input_tokens=input_tokens, output_tokens=output_tokens)
+            made = generation_of(design)
+            self._made[key] = design, made, terms_of(design, made)
+        run: Run = run_of(*self._made[key], n_sequences)
         return run
 
     def own_s(self, n_tokens: int) -> float:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,6 +11,7 @@ from click.testing import CliRunner
 
 from cases import each
 from dse.cli import main as cli
+from dse.core.errors import InputError
 from dse.figures import FIGURES
 from dse.figures.drawing import to_plotly
 from dse.report import present
@@ -311,6 +313,7 @@ def test_waits_of_three_requests_by_hand():
     """Each waits a second; a token takes 0.25 and 0.5 s, and an answer of one token has no time a token."""
     served = Requests(np.zeros(3), np.ones(3, np.int64), np.array([1, 2, 4]))
     run = SimpleNamespace(requests=served, first_s=np.array([3.0, 0.0, 1.0]), finish_s=np.array([5.0, 1.0, 2.0]))
+    run.ttft_s, run.tpot_s = partial(simulate.Simulation.ttft_s, run), simulate.Simulation.tpot_s.fget(run)
     found = report_simulation.waits_table(
         {"device": "D", "model": "M", "quantizer": "Q", "host_prompt_s": 1.0}, run
     ).set_index("share")
@@ -432,3 +435,16 @@ def test_products_of_8_bits_are_faster(capsys):
     rates = [numbers(*args, "--activation-bits", bits)["throughput_tokens_per_s"] for bits in ("16", "8")]
     assert rates[0] < rates[1] < 2 * rates[0]
     assert refused(capsys, *args, "--activation-bits", "4")[0] == 2
+
+
+def test_one_of_several_servers_without_what_it_refuses(tmp_path):
+    """Four lines, one too long: of the other three a router in turn sends the first and the third to one of two."""
+    file = tmp_path / "trace.csv"
+    rows = [f"2023-11-16 18:15:4{k},{n},10" for k, n in enumerate((100, 5000, 200, 300))]
+    file.write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *rows, ""]))
+    ask = simulate_requests.Traffic(trace=str(file), n_servers=2)
+    share = simulate_requests.requests_of(ask, Workload(max_model_len=4096))
+    assert (share.input_tokens.tolist(), share.arrival_s.tolist()) == ([100, 300], [0, 3])
+    assert ask.arrivals == "as in the file, one of 2 servers"
+    with pytest.raises(InputError, match="max-model-len = 60: "):
+        simulate_requests.requests_of(ask, Workload(input_tokens=40, output_tokens=20, max_model_len=60))

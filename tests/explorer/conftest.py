@@ -68,10 +68,10 @@ def one():
 @pytest.fixture
 def few_cells(monkeypatch):
     """Few cells and lines of maps and crossovers: what a cell holds is tested with the questions."""
-    from dse.explorer import crossovers
+    from dse.explorer.why import what_if
     from dse.questions import best_map
 
-    monkeypatch.setattr(crossovers, "BATCHES", (1, 4))
-    monkeypatch.setattr(crossovers, "INPUTS", (64,))
+    monkeypatch.setattr(what_if, "BATCHES", (1, 4))
+    monkeypatch.setattr(what_if, "INPUTS", (64,))
     monkeypatch.setattr(best_map.best_map, "__defaults__", ((1, 4), (64, 128), None))
-    crossovers.st.cache_data.clear()
+    what_if.st.cache_data.clear()

@@ -31,4 +31,5 @@ def test_a_page_shows_any_design_or_says_why_not(page):
             app.query_params[key] = value
         app.run()
         assert not app.exception, design
+        assert not app.warning, design
         assert app.get("arrow_data_frame") or app.markdown, design

@@ -317,7 +317,7 @@ def test_the_verdict_is_in_the_first_700_pixels(page, server, path):
 
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
 def test_it_ends_while_it_works(tmp_path, sign):
-    """A page is open and the lab works, for longer than the server may take to end: it does not wait for the run."""
+    """A page is open and quantizers run, for longer than the server may take to end: it does not wait for the run."""
     with started(tmp_path) as (process, address):
         asked_at_once(deltas_of_a_session(address, "batch=2"))
         with connect(
@@ -329,7 +329,7 @@ def test_it_ends_while_it_works(tmp_path, sign):
             proxy=None,
         ) as socket:
             compared = ";".join(f"kivi:bits={bits},group={group}" for bits in (2, 4) for group in (16, 32, 64, 128))
-            socket.send(rerun(urlencode({"lab_quantizer": "sinkq", "lab_compared": compared}), "why"))
+            socket.send(rerun(urlencode({"why": "error", "lab_compared": compared}), "why"))
             socket.recv(STUCK_S)
             process.send_signal(sign)
             seen = []

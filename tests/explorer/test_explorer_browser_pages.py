@@ -1,4 +1,4 @@
-"""Clicks and the lab in a real browser, and what a reader's own files may hold."""
+"""Clicks and dumps in a real browser, and what a reader's own files may hold."""
 
 import json
 import re
@@ -97,32 +97,41 @@ def test_a_click_on_a_point_adds_its_design(page, server, address, figure, line,
     assert designs[-1].startswith(added)
 
 
-def test_the_lab_takes_good_dumps_and_says_what_is_wrong_with_others(page, server, tmp_path):
-    page.goto(f"{server}/lab?lab_quantizer=nqkv")
+def test_it_takes_good_dumps_and_says_what_is_wrong_with_others(page, server, tmp_path):
+    page.goto(f"{server}/lab?lab_compared=nqkv&lab_view=maps")
     wait_for_figure(page, "map-error")
-    page.get_by_text("Load a KV dump").click()
+    page.get_by_role("button", name="Own dump").click()
     bad = tmp_path / "bad.npz"
     bad.write_bytes(b"PK\x03\x04 no archive")
-    uploader(page).set_input_files(bad)
+    uploader(page, "stPopoverBody").set_input_files(bad)
     page.get_by_text("bad.npz: ").wait_for()
     sync_api.expect(page.locator(".js-plotly-plot").first).to_be_visible()
     idle(page)  # until then what gave way to something new still stands beside it
     good = tmp_path / "own.npz"
     good.write_bytes(dump_bytes())
-    sync_api.expect(uploader(page)).to_have_count(1)
-    uploader(page).set_input_files(good)
-    page.get_by_test_id("stText").filter(has_text="own.npz, 1 layers").wait_for()
-    for name in ("bits", "errors", "histogram", "map-before", "map-after", "map-error"):
-        wait_for_figure(page, name)
+    sync_api.expect(uploader(page, "stPopoverBody")).to_have_count(1)
+    uploader(page, "stPopoverBody").set_input_files(good)
+    page.get_by_text("(own.npz, 1 layers)").first.wait_for()
+    page.keyboard.press("Escape")
     idle(page)
-    sync_api.expect(page.get_by_text("not your model's")).to_have_count(0)
+    sync_api.expect(page.get_by_text("layers, not your model")).to_have_count(0)
+    for tab, names in {
+        "Values before and after": ("map-before", "map-after", "map-error"),
+        "Bits by part": ("bits",),
+        "Error by layer and head": ("errors",),
+        "Histogram": ("histogram",),
+    }.items():
+        page.get_by_role("radio", name=tab).click()
+        for name in names:
+            wait_for_figure(page, name)
+        idle(page)
     assert "lab_data=own.npz%40loaded" in page.url
     place = open_beside(page, "histogram")
     assert "own.npz" in place.get_by_test_id("stCode").first.inner_text()
     opened_as("PNG", downloaded(page, place.get_by_role("button", name="PNG", exact=True)))
     page.reload()
     page.get_by_text("own.npz was loaded in another session: load it again").wait_for()
-    page.get_by_text("not your model's").first.wait_for()
+    page.get_by_text("layers, not your model").first.wait_for()
 
 
 #: what would be markup or a link where text is not shown as text
@@ -190,31 +199,30 @@ def test_text_of_the_reader_is_never_markup(page, server):
     page.get_by_text("Numbers of the device").click()
     page.get_by_test_id("stText").filter(has_text=":red[x]").first.wait_for()
     assert page.evaluate(_MARKUP) == []
-    for link, figure in (("Roofline", "operations"), ("Formats", "formats-gain"), ("Size", "recommend")):
+    for link, figure in (("Why", "operations"), ("Answer", "speeds"), ("Size", "recommend")):
         page.get_by_role("link", name=link).first.click()
-        page.get_by_role("heading", level=1).wait_for()
         wait_for_figure(page, figure)
         idle(page)
         assert page.evaluate(_MARKUP) == [], link
 
 
 def test_a_dump_says_nothing_as_markup(page, server):
-    page.goto(f"{server}/lab?lab_quantizer=fp8&lab_parameters={quote(HOSTILE)}")
+    page.goto(f"{server}/lab?lab_compared={quote(HOSTILE)}&lab_view=maps")
     page.get_by_text("The address held values").wait_for()
     wait_for_figure(page, "map-error")
-    page.get_by_text("Load a KV dump").click()
+    page.get_by_role("button", name="Own dump").click()
     idle(page)
-    sync_api.expect(uploader(page)).to_have_count(1)
+    sync_api.expect(uploader(page, "stPopoverBody")).to_have_count(1)
     file = {"name": f"{FILE}.npz", "mimeType": "application/zip", "buffer": dump_bytes(HOSTILE)}
-    uploader(page).set_input_files(file)
-    page.get_by_test_id("stText").filter(has_text="onerror=alert").first.wait_for()
+    uploader(page, "stPopoverBody").set_input_files(file)
+    page.get_by_text("onerror=alert").first.wait_for()
     wait_for_figure(page, "map-error")
     idle(page)
     assert page.evaluate(_MARKUP) == []
 
 
 def test_tab_reaches_every_control_in_order_and_shows_where_it_is(page, server):
-    page.goto(f"{server}/roofline")
+    page.goto(f"{server}/why")
     wait_for_figure(page, "operations")
     idle(page)
     reached = []

@@ -6,11 +6,25 @@ from dse.core.errors import InputError
 from dse.explorer import common_fields, find
 from dse.specs import server_flags
 from dse.specs.workload import ASKED
-from explorer_page import opened, plain
+from explorer_page import address_of, opened, plain, said, wrong
 
 LLAMA = {"model": "llama3.1-70b", "weights": None}
 QWEN = {"model": "qwen3-8b", "weights": None}
-H200 = {"device": "h200", "edits": ""}
+H200 = {"device": "h200"}
+
+#: a question in words, and the fields that it sets
+SENTENCE = "Llama 3.1 70B on 8x H200, 8k in, 500 out, within 50 ms and 2 s at 20 requests/s"
+ASKED_FOR = {
+    **LLAMA,
+    **H200,
+    "devices": 8,
+    "input": 8192,
+    "output": 500,
+    "tpot_limit": 50.0,
+    "ttft_limit": 2.0,
+    "load": "rate",
+    "rate": 20.0,
+}
 
 
 @pytest.mark.parametrize(
@@ -19,11 +33,37 @@ H200 = {"device": "h200", "edits": ""}
         ("Llama 3.1 70B", LLAMA, []),
         ("Llama-3.1-70B-Instruct", LLAMA, []),
         ("deepseek-r1", {"model": "deepseek-v3", "weights": None}, []),
-        ("H100 SXM", {"device": "h100", "edits": ""}, []),
-        ("8x H200", {**H200, "tp": 8}, []),
+        ("H100 SXM", {"device": "h100"}, []),
+        ("8x H200", {**H200, "devices": 8}, []),
         ("https://huggingface.co/meta-llama/Llama-3.1-70B-Instruct", LLAMA, []),
         ("huggingface.co/meta-llama/Llama-3.1-70B-Instruct/tree/main", LLAMA, []),
-        ("Llama 3.1 70B on 8x H200", {**LLAMA, **H200, "tp": 8}, []),
+        ("Llama 3.1 70B on 8x H200", {**LLAMA, **H200, "devices": 8}, []),
+        ("Llama 3.1 70B 8x H200", {**LLAMA, **H200, "devices": 8}, []),
+        (SENTENCE, ASKED_FOR, []),
+        (
+            "qwen3-8b 4k in/500 out, 1,000 at once",
+            {**QWEN, "input": 4096, "output": 500, "load": "batch", "batch": 1000},
+            [],
+        ),
+        ("H200, 100 agents", {**H200, "load": "sessions", "sessions": 100}, []),
+        ("TTFT below 500 ms, TPOT 0.05 s", {"ttft_limit": 0.5, "tpot_limit": 50.0}, []),
+        ("50 ms TTFT and 2 s TPOT", {"ttft_limit": 0.05, "tpot_limit": 2000.0}, []),
+        (
+            "Lama 3.1 70B on 8x H200, 8k in",
+            {**H200, "devices": 8, "input": 8192},
+            [
+                "'Lama 3.1 70B': no model or device that is known: did you mean llama3.1-70b, llama3.1-405b, "
+                "llama-3.3-70b?"
+            ],
+        ),
+        (
+            "H200 at 1.2.3 requests/s, 0 in",
+            H200,
+            [
+                "input = '0': must be a whole number from 1 to 1,073,741,824",
+                "rate = '1.2.3': must be a number from 1e-06 to 1,000,000.0",
+            ],
+        ),
         ("neuralmagic/Meta-Llama-3.1-70B-Instruct-FP8", {"model": "llama3.1-70b", "weights": "fp8"}, []),
         (
             "vllm serve meta-llama/Llama-3.1-70B-Instruct --tensor-parallel-size=4 --kv-cache-dtype fp8_e4m3 "
@@ -31,7 +71,8 @@ H200 = {"device": "h200", "edits": ""}
             {
                 "stack": "vllm",
                 **LLAMA,
-                "tp": 4,
+                "devices": 4,
+                "pp": 1,
                 "quantizer": "fp8",
                 "parameters": "",
                 "max_model_len": 32768,
@@ -41,12 +82,12 @@ H200 = {"device": "h200", "edits": ""}
         ),
         (
             "vllm serve deepseek-ai/DeepSeek-V3 -tp 8 --enable-expert-parallel --quantization fp8",
-            {"stack": "vllm", "model": "deepseek-v3", "weights": "fp8-block", "tp": 8, "ep": 8},
+            {"stack": "vllm", "model": "deepseek-v3", "weights": "fp8-block", "devices": 8, "pp": 1, "ep": 8},
             [],
         ),
         (
             "python3 -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 --tp 8 --trust-remote-code",
-            {"stack": "sglang", "model": "deepseek-v3", "weights": None, "tp": 8},
+            {"stack": "sglang", "model": "deepseek-v3", "weights": None, "devices": 8, "pp": 1},
             [],
         ),
         (
@@ -88,7 +129,8 @@ H200 = {"device": "h200", "edits": ""}
                 "stack": "sglang",
                 "model": "qwen3-32b",
                 "weights": None,
-                "tp": 2,
+                "devices": 2,
+                "pp": 1,
                 "dp_attention": True,
                 "max_total_tokens": 9,
             },
@@ -100,7 +142,8 @@ H200 = {"device": "h200", "edits": ""}
                 "stack": "vllm",
                 "model": "deepseek-v3",
                 "weights": None,
-                "tp": 8,
+                "devices": 8,
+                "pp": 1,
                 "ep": 8,
                 "dp_attention": True,
                 "max_num_seqs": 512,
@@ -109,7 +152,7 @@ H200 = {"device": "h200", "edits": ""}
         ),
         (
             "vllm serve Qwen/Qwen3-8B -tp 2 --data-parallel-size 4 --kv-cache-dtype fp8_e5m2",
-            {"stack": "vllm", **QWEN, "tp": 2, "quantizer": "fp8", "parameters": "format=e5m2"},
+            {"stack": "vllm", **QWEN, "devices": 2, "pp": 1, "quantizer": "fp8", "parameters": "format=e5m2"},
             ["data parallel 4"],
         ),
         (
@@ -119,7 +162,8 @@ H200 = {"device": "h200", "edits": ""}
                 "stack": "sglang",
                 "model": "glm-4.7",
                 "weights": None,
-                "tp": 4,
+                "devices": 4,
+                "pp": 1,
                 "dp_attention": True,
                 "speculative_config": '{"method": "mtp", "num_speculative_tokens": 3}',
             },
@@ -127,16 +171,28 @@ H200 = {"device": "h200", "edits": ""}
         ),
         (
             "trtllm-serve Qwen/Qwen3-8B --tp_size 4 --kv_cache_dtype fp8 --max_batch_size 64",
-            {"stack": "trtllm", **QWEN, "tp": 4, "quantizer": "fp8", "parameters": "", "max_num_seqs": 64},
+            {
+                "stack": "trtllm",
+                **QWEN,
+                "devices": 4,
+                "pp": 1,
+                "quantizer": "fp8",
+                "parameters": "",
+                "max_num_seqs": 64,
+            },
             [],
         ),
         (
             "llama-server -hf unsloth/Qwen3-8B-GGUF:Q8_0 -sm layer -ts 1,1 --no-kv-offload",
-            {"stack": "llama.cpp", "model": "qwen3-8b", "weights": "q8_0", "pp": 2, "kv_offload": 1.0},
+            {"stack": "llama.cpp", "model": "qwen3-8b", "weights": "q8_0", "devices": 2, "pp": 2, "kv_offload": 1.0},
             [],
         ),
         ("llama-server -m Qwen3-8B.gguf -ts 3,1", {"stack": "llama.cpp", **QWEN}, ["split 3,1"]),
-        ("vllm serve /own/model --tp eight --pp 2", {"stack": "vllm", "pp": 2}, ["/own/model", "--tp eight"]),
+        (
+            "vllm serve /own/model --tp eight --pp 2",
+            {"stack": "vllm", "devices": 2, "pp": 2},
+            ["/own/model", "--tp eight"],
+        ),
     ],
 )
 def test_what_people_type(text, values, left_out):
@@ -150,6 +206,7 @@ def test_what_people_type(text, values, left_out):
         ("lama 3.1 70b", "no model or device that is known: did you mean llama3.1-70b"),
         ("Ling 2.6", "no file of it ships: give its config.json; nearest by shape is"),
         ("xyz", "no model or device that is known: give a model, a device, 8x H200"),
+        ("xyz, 0 in", "input = '0': must be a whole number.*; 'xyz': no model"),
         ("vllm serve 'open", "close the quotes"),
         ("serve --port 1", "nothing that a design has"),
         (" , ;", "names nothing: give a model"),
@@ -165,15 +222,62 @@ def test_every_field_of_a_command_is_one_of_a_page():
     assert work <= {one.key for one in (*common_fields.DESIGN, *common_fields.SCENARIO)}
 
 
-def test_the_box_sets_the_design_that_is_being_changed():
-    page = opened("compare")
-    page.text_input(key="find").set_value("vllm serve meta-llama/Llama-3.1-70B-Instruct -tp 2 --max-num-seqs 0").run()
+def ask(page, text):
+    """Type a text into the box; returns what the page says of it."""
+    page.text_input(key="find").set_value(text).run()
     assert not page.exception
-    assert (page.selectbox(key="model").value, page.number_input(key="tp").value) == ("llama3.1-70b", 2)
-    said = next(plain(text.value) for text in page.caption if plain(text.value).startswith("Set: "))
-    assert "tp 2" in said
-    assert "not taken: max" in said
     assert page.text_input(key="find").value == ""
-    page.text_input(key="find").set_value("xyz").run()
-    assert any("no model or device that is known" in text.value for text in page.markdown)
+    return next((plain(one.value) for one in page.caption if plain(one.value).startswith("Set: ")), "")
+
+
+def test_a_sentence_sets_each_field_of_the_question():
+    page = opened("answer")
+    assert ask(page, SENTENCE).startswith(
+        "Set: tpot limit 50, ttft limit 2, input 8192, output 500, rate 20, load rate"
+    )
+    shown = {field.key: page.session_state[field.key] for field in common_fields.QUESTION}
+    assert {key: value for key, value in ASKED_FOR.items() if key != "weights"} == {
+        key: value for key, value in shown.items() if key in ASKED_FOR
+    }
+    assert page.number_input(key="rate").value == 20
+    assert "batch" not in {one.key for one in page.number_input}
+    assert len(page.sidebar.radio[0].options) == 3
+    assert "tp 8" in said(page)
+
+
+def test_the_box_says_what_it_took_and_what_it_did_not():
+    page = opened("answer")
+    taken = ask(page, "vllm serve meta-llama/Llama-3.1-70B-Instruct -tp 2 --max-num-seqs 0")
+    assert (page.selectbox(key="model").value, page.number_input(key="devices").value) == ("llama3.1-70b", 2)
+    assert "devices 2" in taken
+    assert "not taken: max" in taken
+    taken = ask(page, "Lama 3.1 70B on 4x H100")
+    assert taken.startswith("Set: device h100, devices 4; not taken: 'Lama 3.1 70B': no model")
     assert page.selectbox(key="model").value == "llama3.1-70b"
+    assert ask(page, "xyz") == ""
+    assert any("no model or device that is known" in line for line in wrong(page))
+    assert page.selectbox(key="model").value == "llama3.1-70b"
+
+
+def test_what_the_current_design_has_of_its_own_gives_way_to_the_box():
+    page = opened("answer", designs="own_device.b200~tp.2~~own_device.b200~quantizer.fp8", devices="4", device="h100")
+    ask(page, "8x H200")
+    assert address_of(page) == {"devices": "8", "designs": "-~~own_device.b200~quantizer.fp8"}
+
+
+def type_into(page, key, text):
+    """Write a name into a list that has it not, as a browser may."""
+    box = page.selectbox(key=key)
+    box.options.append(text)
+    box.set_value(text).run()
+    assert not page.exception
+
+
+def test_a_name_typed_into_a_field_of_the_design_is_its_own():
+    page = opened("answer")
+    type_into(page, "own_device", "RTX 5090")
+    type_into(page, "own_model", "Gemma 3 12B")
+    assert address_of(page)["designs"].split("~~")[0] == "own_model.gemma-3-12b~own_device.rtx-5090"
+    assert "device" not in address_of(page)
+    type_into(page, "model", "Llama 3.1 8B")
+    assert address_of(page)["model"] == "llama3.1-8b"

@@ -11,10 +11,10 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from dse.explorer import app as explorer
-from dse.explorer import crossovers, figure, launch, request, serving
-from dse.explorer.lab import dumps
-from dse.explorer.lab.form import cached_measured, cached_view, inspection
-from dse.explorer.pages import compare, roofline
+from dse.explorer import figure, launch, request, serving
+from dse.explorer.pages import answer
+from dse.explorer.why import dumps, time, what_if
+from dse.explorer.why.form import cached_measured, cached_view, inspection
 from dse.figures import FIGURES
 from dse.figures.charts import lab
 from dse.figures.plot.answer import chart_of
@@ -26,8 +26,8 @@ from explorer_page import TIMEOUT_S, asked
 
 
 def _best_map():
-    ours = crossovers.CrossoverRequest(asked(batch=1, input=1), ("fp16", "oaken"), "fp16", "throughput")
-    return figure.cells(chart_of(crossovers.cached_map(ours)))
+    ours = what_if.CrossoverRequest(asked(batch=1, input=1), ("fp16", "oaken"), "fp16", "throughput")
+    return figure.cells(chart_of(what_if.cached_map(ours)))
 
 
 def _silicon():
@@ -39,8 +39,12 @@ def _values():
     return figure.map_of(lab.values(part, 0, "value", lab.scale("value", "", part, part), "Before"))
 
 
-def _throughput():
-    return compare.cached_lines((("mine", request.any_batch(asked())),))
+def _speeds():
+    return figure.speeds(answer.cached_speeds((("mine", request.any_load(asked())),), ()), [("mine", _result())])
+
+
+def _result():
+    return request.answer(asked(), request.LoadRequest(amount=64)).result
 
 
 def _labelled():
@@ -52,7 +56,7 @@ def _labelled():
 
 #: each way in which pages draw a chart
 DRAWN = {
-    "fitted": lambda: figure.fitted(figure.chosen(_throughput(), [request.answer(asked()).result])),
+    "fitted": lambda: figure.fitted(_speeds()),
     "labelled": lambda: figure.fitted(_labelled()),
     "map_of": _values,
     "cells": _best_map,
@@ -75,7 +79,7 @@ def test_hollow_marks_have_the_color_of_the_page():
     both = tuple((name, request.with_quantizer(asked(), name)) for name in ("fp16", "oaken"))
     for drawn in (
         figure.tall(FIGURES["silicon_errors"].chart(table)),
-        figure.fitted(FIGURES["operations"].chart(roofline.cached_table(both))),
+        figure.fitted(FIGURES["operations"].chart(time.cached_table(both))),
     ):
         faces = [
             str(trace["marker"]["color"]) for trace in drawn["data"] if trace["type"] == "scatter" and trace["marker"]

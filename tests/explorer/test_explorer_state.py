@@ -45,7 +45,7 @@ def test_url_restores_the_page():
     ],
 )
 def test_bad_url_falls_back_with_one_notice(key, value, limit):
-    app = opened("compare", **{key: value})
+    app = opened("answer", **{key: value})
     assert not app.exception
     assert len(app.warning) == 1
     assert limit in app.code[0].value
@@ -67,8 +67,57 @@ def test_a_value_that_a_run_put_into_a_field_is_put_again_by_the_next():
     assert not app.number_input(key="input").proto.set_value  # the reader's own is left alone
 
 
+def test_the_page_that_opens_first_answers_at_its_own_name_too():
+    app = opened("/answer", batch="48", quantizer="kivi")
+    assert not app.exception
+    assert not app.warning
+    assert address_of(app) == {"batch": "48", "designs": "quantizer.kivi"}
+
+
+@pytest.mark.parametrize("path", ["/compare", "/start", "/formats"])
+def test_an_address_of_a_former_page_gives_its_design_under_the_question(path):
+    """Devices and models were a design's own, a number of devices its tensor parallel size."""
+    app = opened(path, device="h100", quantizer="kivi", tp="2", input="2048")
+    assert not app.exception
+    assert not app.warning
+    assert address_of(app) == {"device": "h100", "devices": "2", "input": "2048", "designs": "quantizer.kivi"}
+    assert "--device h100" in command_of(app)
+    assert "--tp 2" in command_of(app)
+    assert app.number_input(key="devices").value == 2
+    assert app.number_input(key="tp").value is None
+
+
+def test_designs_of_a_former_address_keep_what_differs():
+    app = opened("/compare", designs="device.h100~model.llama3.1-8b~tp.2~~device.b200~model.llama3.1-8b", at="1")
+    assert not app.exception
+    assert not app.warning
+    assert address_of(app) == {"model": "llama3.1-8b", "designs": "own_device.h100~tp.2~~own_device.b200"}
+    assert "--device h100 --model llama3.1-8b" in command_of(app)
+    assert "--tp 2" in command_of(app)
+    app.sidebar.radio[0].set_value(1).run()
+    assert "--tp" not in command_of(app)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"devices": "8", "designs": "tp.4"},
+        {"device": "h100", "designs": "own_device.b200~quantizer.fp8"},
+        {"designs": "tp.1024~pp.1024"},  # more devices than the question may have
+        {"load": "rate", "rate": "12.5", "ttft_limit": "2", "tpot_limit": "50"},
+        {"load": "sessions", "sessions": "50", "turns": "5", "growth": "500", "think": "2 s", "shared": "100"},
+    ],
+)
+def test_an_address_stays_as_it_is(query):
+    """What a design has of its own beside what the question says is not taken for the question's."""
+    app = opened("answer", **query)
+    assert not app.exception
+    assert not app.warning
+    assert address_of(app) == query
+
+
 def test_good_part_of_a_bad_url_is_kept():
-    app = opened("compare", batch="32", input="x", nonsense="1")
+    app = opened("answer", batch="32", input="x", nonsense="1")
     assert app.number_input(key="batch").value == 32
     assert address_of(app) == {"batch": "32"}
     assert len(app.code[0].value.splitlines()) == 2
@@ -93,7 +142,7 @@ def test_any_url_is_split_into_usable_and_named_problems(query):
     written = fields.query_of(ALL, values)
     assert fields.check_query(ALL, {key: [text] for key, text in written.items()}) == (values, [])
     with contextlib.suppress(errors.InputError):  # values that cannot stand together
-        request.answer(request.point_request(values))
+        request.answer(request.point_request(values), request.load_request(values))
 
 
 def test_back_across_pages_finds_what_each_address_stood_for():

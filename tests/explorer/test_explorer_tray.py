@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dse.core.errors import InputError
-from dse.explorer import common_fields, presets, tray
+from dse.explorer import common_fields, fields, presets, question, request, tray
 from dse.explorer.fields import problem_of
 from dse.explorer.tray import History, Tray, TrayDesign
 from dse.specs.workload import ASKED
@@ -34,15 +34,18 @@ def test_designs_are_added_copied_moved_and_deleted():
 
 def test_a_change_of_all_designs_leaves_what_was_not_changed():
     now = Tray(
-        (TrayDesign("One", {"quantizer": "fp8"}), TrayDesign(values={"quantizer": "kivi", "tp": 2, "device": "b200"}))
+        (
+            TrayDesign("One", {"quantizer": "fp8"}),
+            TrayDesign(values={"quantizer": "kivi", "tp": 2, "own_device": "b200"}),
+        )
     )
     after = now.changed(TrayDesign("One", {"quantizer": "fp8", "tp": 4}), is_for_all=True)
     assert [dict(each.values) for each in after.designs] == [
         {"quantizer": "fp8", "tp": 4},
-        {"quantizer": "kivi", "device": "b200", "tp": 4},
+        {"quantizer": "kivi", "own_device": "b200", "tp": 4},
     ]
     back = after.changed(TrayDesign("One", {"quantizer": "fp8"}), is_for_all=True)  # to the default
-    assert dict(back.designs[1].values) == {"quantizer": "kivi", "device": "b200"}
+    assert dict(back.designs[1].values) == {"quantizer": "kivi", "own_device": "b200"}
     assert now.changed(TrayDesign(), is_for_all=False).designs[1] == now.designs[1]
 
 
@@ -53,9 +56,9 @@ def test_a_full_tray_takes_no_more():
 
 
 def test_an_address_holds_what_differs_from_the_defaults():
-    now = Tray((TrayDesign(), TrayDesign("Mine, 2~x", {"device": "b200", "tp": 2}), B))
+    now = Tray((TrayDesign(), TrayDesign("Mine, 2~x", {"own_device": "b200", "tp": 2}), B))
     text = tray.text_of(now, common_fields.DESIGN, {})
-    assert text == "-~~device.b200~tp.2~name.Mine, 2%7Ex~~quantizer.kivi"
+    assert text == "-~~own_device.b200~tp.2~name.Mine, 2%7Ex~~quantizer.kivi"
     assert tray.read(text, "2", common_fields.DESIGN, {}) == (Tray(now.designs, 1), [])
 
 
@@ -63,7 +66,7 @@ def test_what_an_address_says_wrongly_is_named_and_the_rest_kept():
     found, problems = tray.read("device.h1000~tp.2~~nonsense~~quantizer.fp8", "7", common_fields.DESIGN, {})
     assert found == Tray((TrayDesign(values={"tp": 2}), TrayDesign(), A))
     assert [line.partition(" = ")[0].partition(": unknown")[0] for line in problems] == [
-        "design 1: device",
+        "design 1: own_device",
         "design 2: nonsense",
         "at",
     ]
@@ -77,9 +80,9 @@ def test_a_file_of_another_session_is_asked_for():
     text = "device.mine.toml@0123456789abcdef~tp.2"
     found, problems = tray.read(text, "", common_fields.DESIGN, {})
     assert found == Tray((TrayDesign(values={"tp": 2}),))
-    assert problems == ["design 1: device: mine.toml was loaded in another session: load it again"]
+    assert problems == ["design 1: own_device: mine.toml was loaded in another session: load it again"]
     labels = {"mine.toml@0123456789abcdef": "h100"}  # as this session calls it
-    assert tray.read(text, "", common_fields.DESIGN, labels)[0].current.values == {"device": "h100", "tp": 2}
+    assert tray.read(text, "", common_fields.DESIGN, labels)[0].current.values == {"own_device": "h100", "tp": 2}
     assert "mine.toml@0123456789abcdef" in tray.values_in(text)
 
 
@@ -89,7 +92,9 @@ DESIGNS = st.builds(
     st.fixed_dictionaries(
         {},
         optional={
-            "device": st.sampled_from(["b200", "a100-80gb"]),
+            "own_device": st.sampled_from(["b200", "a100-80gb"]),
+            "own_model": st.sampled_from(["llama2-7b"]),
+            "pp": st.integers(2, 4),
             "quantizer": st.sampled_from(["fp8", "kivi"]),
             "tp": st.integers(2, 64),
             "own_batch": st.integers(1, 999),
@@ -104,6 +109,31 @@ def test_any_tray_comes_back_from_its_address(designs):
     ordered = [tray.design_of(design.values, common_fields.DESIGN, design.name) for design in designs]
     text = tray.text_of(Tray(tuple(ordered)), common_fields.DESIGN, {})
     assert tray.read(text, "", common_fields.DESIGN, {}) == (Tray(tuple(ordered)), [])
+
+
+@pytest.mark.parametrize(
+    ("text", "question", "left"),
+    [
+        ("device.h100~tp.2", {"device": "h100", "devices": 2}, "-"),
+        ("tp.2~pp.3~~tp.2~pp.3~quantizer.fp8", {"devices": 6}, "pp.3~~quantizer.fp8~pp.3"),
+        ("tp.2~~tp.2~pp.2", {}, "tp.2~~tp.2~pp.2"),
+        ("model.llama2-7b~device.h100~~model.llama2-7b", {"model": "llama2-7b"}, "own_device.h100~~-"),
+        ("-~~device.b200", {}, "-~~own_device.b200"),
+    ],
+)
+def test_what_all_designs_of_a_former_address_have_alike_is_of_the_question(text, question, left):
+    now, problems = tray.read(text, "", common_fields.DESIGN, {})
+    found, plain = now.hoisted()
+    assert (found, tray.text_of(plain, common_fields.DESIGN, {}), problems) == (question, left, [])
+    assert now.hoisted(tray.OWN) == ({}, now)
+
+
+@given(st.lists(DESIGNS, min_size=1, max_size=3))
+def test_a_question_with_what_designs_have_alike_asks_for_the_same(designs):
+    question, left = Tray(tuple(designs)).hoisted()
+    for before, after in zip(designs, left.designs, strict=True):
+        wanted = request.point_request({**common_fields.DEFAULTS, **before.values, "weights": None})
+        assert request.point_request({**common_fields.DEFAULTS, **question, **after.values, "weights": None}) == wanted
 
 
 @given(st.text(max_size=300), st.text(max_size=5))
@@ -152,14 +182,21 @@ def designs_of(app):
     return app.sidebar.radio[0].options
 
 
+#: the address of a first visit: its limits
+FIRST = fields.query_of(common_fields.SCENARIO, question.OPENING)
+
+
 def test_the_sidebar_changes_the_tray_and_takes_it_back():
-    app = opened("compare")
-    assert address_of(app) == {}  # the default costs nothing
+    app = opened("answer")
+    assert address_of(app) == FIRST  # what is at its default costs nothing
     assert designs_of(app) == ["fp16", "fp8", r"int4\_per\_token\_head"]
     press(app, "Duplicate")
     app.selectbox(key="quantizer").select("kivi").run()
     assert designs_of(app) == ["fp16", "kivi", "fp8", r"int4\_per\_token\_head"]
-    assert address_of(app) == {"designs": "-~~quantizer.kivi~~quantizer.fp8~~quantizer.int4_per_token_head", "at": "2"}
+    assert address_of(app) == FIRST | {
+        "designs": "-~~quantizer.kivi~~quantizer.fp8~~quantizer.int4_per_token_head",
+        "at": "2",
+    }
     app.text_input(key="tray name").set_value("Two bits").run()
     assert designs_of(app)[1] == "Two bits"
     press(app, "Down")
@@ -175,27 +212,33 @@ def test_the_sidebar_changes_the_tray_and_takes_it_back():
     app.sidebar.radio[0].set_value(1).run()
     assert app.selectbox(key="quantizer").value == "fp8"
     app.number_input(key="batch").set_value(8).run()
-    assert address_of(app) == {"at": "2", "batch": "8"}
+    assert address_of(app) == FIRST | {"at": "2", "batch": "8"}
+    app.selectbox(key="device").select("h100").run()
+    press(app, "Undo")  # of the question, as of a design
+    assert address_of(app) == FIRST | {"at": "2", "batch": "8"}
+    assert app.selectbox(key="device").value == "h200"
+    press(app, "Redo")
+    assert (address_of(app)["device"], app.selectbox(key="device").value) == ("h100", "h100")
     press(app, "Reset")
-    assert address_of(app) == {}
+    assert address_of(app) == FIRST
 
 
 def test_a_design_keeps_its_fields_while_another_is_changed():
-    app = opened("compare")
+    app = opened("answer")
     app.sidebar.radio[0].set_value(1).run()
     app.number_input(key="tp").set_value(2).run()
     app.sidebar.radio[0].set_value(0).run()
-    assert app.number_input(key="tp").value == 1
+    assert app.number_input(key="tp").value is None  # all devices
     app.number_input(key="pp").set_value(2).run()
     assert address_of(app)["designs"].split("~~") == ["pp.2", "quantizer.fp8~tp.2", "quantizer.int4_per_token_head"]
 
 
 def test_one_device_for_all_designs_at_once():
-    app = opened("compare")
+    app = opened("answer")
     app.checkbox(key="tray all").check().run()
-    app.selectbox(key="device").select("b200").run()
+    app.selectbox(key="own_device").select("b200").run()
     assert address_of(app)["designs"] == "~~".join(
-        ["device.b200", "device.b200~quantizer.fp8", "device.b200~quantizer.int4_per_token_head"]
+        ["own_device.b200", "own_device.b200~quantizer.fp8", "own_device.b200~quantizer.int4_per_token_head"]
     )
     app.sidebar.radio[0].set_value(1).run()  # to choose another design changes none
     assert address_of(app)["designs"].count("fp8") == 1
@@ -203,17 +246,20 @@ def test_one_device_for_all_designs_at_once():
 
 def test_many_designs_are_a_list_to_choose_from_and_a_table():
     text = "~~".join(f"own_batch.{n}" for n in range(1, 11))
-    app = opened("compare", designs=text)
+    app = opened("answer", designs=text)
     assert not app.exception
     assert len(app.sidebar.radio) == 0
     assert app.selectbox(key="tray at").label == "Designs (10)"
     assert len(app.dataframe[0].value) == 10
-    assert "Not alike: batches." in said(app)
 
 
-def test_a_preset_sets_the_workload_of_all():
-    app = opened("compare")
-    app.selectbox(key="tray preset").select("Chat").run()
+def test_a_preset_sets_the_question_of_all():
+    app = opened("answer", load="rate")
+    app.selectbox(key="use").select("Chat").run()
+    assert not app.exception
     assert (app.number_input(key="input").value, app.number_input(key="tpot_limit").value) == (1024, 50.0)
-    assert app.selectbox(key="tray preset").value is None  # what was chosen can be changed on
-    assert any("within the limit of 50 ms" in one.proto.body for one in app.get("html"))
+    assert (app.selectbox(key="load").value, app.number_input(key="batch").value) == ("batch", 64)
+    assert app.selectbox(key="use").value is None  # what was chosen can be changed on
+    assert "64 requests at once" in said(app)
+    press(app, "Undo")
+    assert address_of(app) == {"load": "rate"}

@@ -7,7 +7,8 @@ import pytest
 from dse.explorer import common_fields
 from dse.explorer.app import PAGES
 from dse.explorer.fields import sort_of
-from dse.explorer.lab.form import DATA
+from dse.explorer.pages import why
+from dse.explorer.why import form, numbers, what_if
 from explorer_page import opened
 
 pytestmark = pytest.mark.usefixtures("few_cells")
@@ -19,9 +20,9 @@ TEXTS = {
     "value_parameters": "format=e5m2",
     "token_parameters": "heavy=0.2",
     "weights": "bf16",
+    "think": "5 s",
     "implementation": "generic",
     "speculative_config": '{"model": "tinyllama-1.1b", "num_speculative_tokens": 2}',
-    "lab_parameters": "format=e5m2",
     "lab_compared": "int8; kivi:bits=4",
     "front_batches": "4, 8",
     "front_tps": "1, 2",
@@ -33,13 +34,14 @@ TEXTS = {
 CHOICES = {
     "device": "h100",
     "model": "llama2-13b",
+    "own_device": "a100-80gb",
+    "own_model": "llama2-7b",
     "quantizer": "nqkv",
     "value_quantizer": "fp8",
     "tokens": "h2o",
     "model_kind": "calibrated",
     "stack": "vllm",
     "dequant_path": "fused",
-    "lab_quantizer": "fp8",
     "size_devices": ["h100"],
     "engines": ["vllm"],
     "size_quantizers": ["fp8"],
@@ -61,6 +63,7 @@ NUMBERS = {
     "lab_head": 1,
     "lab_first": 64,
     "lab_heads": 2,
+    "devices": 8,
     "tp": 4,
     "pp": 2,
     "pp_batches": 1,
@@ -108,12 +111,12 @@ def move(app, fields):
         assert widget(app, field).value == other(field), field.key
 
 
-@pytest.mark.parametrize("path", [path for path in MODULES if MODULES[path].FIELDS])
+@pytest.mark.parametrize("path", [path for path in MODULES if MODULES[path].FIELDS and path != "why"])
 @pytest.mark.slow
 def test_each_widget_of_a_page_is_moved(path):
     app = opened(path)
     assert not app.exception
-    fields = [field for field in MODULES[path].FIELDS if field is not DATA]  # one sample, nothing to choose
+    fields = list(MODULES[path].FIELDS)
     hiding = next((field for field in fields if field.key.endswith("_tab")), None)
     left = [field for field in fields if field is not hiding]
     for tab in hiding.options() if hiding else [None]:
@@ -128,6 +131,32 @@ def test_each_widget_of_a_page_is_moved(path):
     assert left == []
 
 
+#: fields of the page Why by the tab, and what is chosen within it, that draws them
+TABS = {
+    "numbers": {"": (numbers.NUMBER,)},
+    "what-if": {"what_if=map": (what_if.MEASURE, what_if.AGAINST)},
+    "error": {
+        "": (form.COMPARED, form.HEADS, form.REPLACE),  # one sample, nothing to choose of dumps
+        **{f"lab_view={view}": fields for view, fields in form.OF_VIEW.items()},
+    },
+}
+
+
+@pytest.mark.parametrize(("tab", "place"), [(tab, place) for tab, places in TABS.items() for place in places])
+@pytest.mark.slow
+def test_each_widget_of_a_tab_is_moved(tab, place):
+    app = opened("why", why=tab, **dict([place.split("=")] if place else []))
+    assert not app.exception
+    move(app, TABS[tab][place])
+    labelled(app)
+
+
+def test_tabs_have_every_field_of_their_page():
+    moved = {field.key for places in TABS.values() for fields in places.values() for field in fields}
+    not_moved = {field.key for field in (why.TAB, what_if.WHAT, form.VIEW, form.DATA)}
+    assert {field.key for field in why.FIELDS} == moved | not_moved
+
+
 #: fields that a stack alone has, or models with constant states, by a design that has them
 OF_ONE = {
     ("sglang", "qwen3.5-9b"): ("state_type", "max_mamba_cache_size", "mamba_full_memory_ratio"),
@@ -138,9 +167,7 @@ OF_OTHERS = [key for keys in OF_ONE.values() for key in keys]
 
 @pytest.mark.parametrize(("stack", "model"), OF_ONE)
 def test_a_widget_is_there_where_the_stack_and_the_model_have_what_it_says(stack, model):
-    app = opened("compare", designs=f"quantizer.fp16~model.{model}", at="1")
-    app.session_state["device numbers"] = True
-    app.run()
+    app = opened("answer", designs="quantizer.fp16", model=model)
     app.selectbox(key="stack").set_value(stack).run()
     fields = [field for field in common_fields.DESIGN if field.key in OF_ONE[stack, model]]
     for field in fields:  # one excludes another
@@ -149,13 +176,15 @@ def test_a_widget_is_there_where_the_stack_and_the_model_have_what_it_says(stack
     labelled(app)
 
 
-def test_each_widget_of_the_sidebar_is_moved():
-    app = opened("compare", designs="quantizer.nqkv~model.llama2-7b", at="1")
-    app.session_state["device numbers"] = True  # as pressed: the box draws its contents when it is open
-    app.run()
-    every = [field for field in (*common_fields.DESIGN, *common_fields.SCENARIO) if field.key not in OF_OTHERS]
+def test_each_widget_of_the_question_and_of_a_design_is_moved():
+    app = opened("answer", designs="quantizer.nqkv", model="llama2-7b")
+    loads = (*common_fields.AMOUNTS.values(), *common_fields.OF_SESSIONS, common_fields.LOAD)
+    every = [
+        field
+        for field in (*common_fields.DESIGN, *common_fields.SCENARIO)
+        if field.key not in OF_OTHERS and (field not in loads or field.key == "batch")
+    ]
     move(app, [field for field in every if not field.key.endswith(LATER)])
-    assert not app.exception
     app.text_input(key="number of usd_per_hour").set_value("9 USD/h").run()
     assert app.text_input(key="edits").value == "usd_per_hour=9 USD/h"
     move(app, [field for field in every if field.key.endswith(LATER)])
@@ -164,6 +193,23 @@ def test_each_widget_of_the_sidebar_is_moved():
         assert app.number_input(key=slider.key.removesuffix(" slider")).value == 64
     assert not app.exception
     labelled(app)
+
+
+@pytest.mark.parametrize("load", common_fields.AMOUNTS)
+def test_each_load_has_its_amount_and_sessions_what_they_do(load):
+    app = opened("answer", designs="quantizer.fp8")
+    app.selectbox(key="load").select(load).run()
+    amounts = [field for name, field in common_fields.AMOUNTS.items() if name == load]
+    of_sessions = common_fields.OF_SESSIONS if load == "sessions" else ()
+    drawn = {str(widget.key) for widget in (*app.number_input, *app.text_input)}
+    wanted = {field.key for field in (*amounts, *of_sessions)}
+    assert drawn & {field.key for field in (*common_fields.AMOUNTS.values(), *common_fields.OF_SESSIONS)} == wanted
+    move(app, [*amounts, *of_sessions])
+    labelled(app)
+
+
+#: their label says what they are for
+PLAIN = ("number of ", "add ", "find")
 
 
 def labelled(app):
@@ -179,7 +225,7 @@ def labelled(app):
     ]
     assert widgets
     assert [w for w in widgets if not w.label] == []
-    bare = [w.label for w in widgets if not w.help and not str(w.key).startswith("number of ")]
+    bare = [w.label for w in widgets if not w.help and not str(w.key).startswith(PLAIN)]
     assert bare == []
 
 

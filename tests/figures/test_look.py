@@ -12,6 +12,7 @@ from dse.cli import commands
 from dse.cli.main import cli
 from dse.core.errors import InputError, LimitError
 from dse.explorer import figure, request
+from dse.explorer.pages import answer
 from dse.figures.charts import design_bars
 from dse.figures.drawing import fit, page_layout, style
 from dse.figures.drawing.chart import MAX_HOVER_LINES, Axis, Chart, Panel, Series, hover_box
@@ -225,15 +226,15 @@ def drawn_in_the_explorer():
         name: request.point_request({"quantizer": name, "batch": 16})
         for name in ("fp16", "fp8", "oaken", "kivi", "qserve")
     }
-    rows = [(name, request.answer(one).result) for name, one in asked.items()]
-    curves = [(name, request.curve(request.any_batch(one))) for name, one in asked.items()]
-    lines = figure.throughput(curves)
-    starred = figure.chosen(lines, [result for _, result in rows], list(asked))
+    load = request.LoadRequest(amount=16)
+    rows = [(name, request.answer(one, load).result) for name, one in asked.items()]
+    found = answer.cached_speeds(tuple((name, request.any_load(one)) for name, one in asked.items()), ())
+    starred = figure.speeds(found, rows)
     stars = [series for series in starred.panels[0].series if series.name == style.CHOSEN]
-    colors = {series.name: series.color for series in lines.panels[0].series if series.kind == "line"}
+    colors = {series.name: series.color for series in starred.panels[0].series if series.kind == "line"}
     printed = ("FP16", "FP8", "Oaken", "KIVI", "QServe")
     assert [star.color for star in stars] == [colors[name] for name in printed]  # each in the color of its line
-    return {"memory": design_bars.memory(rows), "step": design_bars.step_time(rows), "throughput": starred}
+    return {"memory": design_bars.memory(rows), "step": design_bars.step_time(rows), "speeds": starred}
 
 
 def test_a_color_means_one_thing_and_hover_boxes_have_six_lines(charts):

@@ -4,13 +4,10 @@ import json
 import math
 import random
 
-import numpy as np
 import pytest
 
 import dse
 from dse.core.errors import InputError
-from dse.questions import prompt_loads
-from dse.serving.requests import Requests
 from dse.serving.trace_tables import load
 from dse.specs import server_flags
 from tests.cases import quick_first
@@ -216,12 +213,6 @@ def test_a_trace_without_blocks_is_one_of_lengths():
     assert found.search.demand.amount == pytest.approx(load("azure-conv").moments.rate_per_s)
     assert "names no blocks of its prompts: none is found" in " ".join(found.text().split())
     assert "hit_rate" not in found.best
-
-
-def test_the_busiest_minute():
-    at_s = [0.0, 100.0, 110.0, 120.0, 159.0, 161.0, 400.0]
-    requests = Requests(*map(np.array, (at_s, [1] * 7, [1] * 7)))
-    assert prompt_loads._busiest_per_s(requests) == pytest.approx(4 / 60)
 
 
 @pytest.mark.parametrize("option", ["turns 20", "growth 1200", "think 8s", "shared 0"])

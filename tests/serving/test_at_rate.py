@@ -104,3 +104,30 @@ def test_a_lonely_request_waits_for_its_own_prompt_alone():
     alone = evaluate(Point(DEVICE, KV, Workload(batch=1, input_tokens=1024, output_tokens=256, admission="paged")))
     assert found.ttft_s == pytest.approx(alone["ttft_s"], rel=1e-3)
     assert found.tpot_s == pytest.approx(alone["tpot_s"], rel=1e-3)
+
+
+def test_answers_begin_behind_prompts_by_hand():
+    # 2 a second for 0.5 s: one came, so some with 1 - 1/e; each takes half a step of 0.41 s in place of a token's 0.01
+    assert steady.behind_wait_s(2.0, 0.5, 0.5, 0.41, 0.01) == pytest.approx((1 - np.exp(-1)) * 0.4)
+    # each takes two steps
+    assert steady.behind_wait_s(2.0, 0.5, 2.0, 0.41, 0.01) == pytest.approx(2 * 0.4)
+    # answers of 2 and of 18 tokens, E[1/O] = 5 / 18: (2 t + 0.9) / 2 and (18 t + 0.9) / 18 of t = 0.01 over tokens less
+    # the 0.9 s that 20 tokens lose twice
+    assert steady.tpot_of_requests_s(0.01 + 0.09, 0.9, 5 / 18, 10.0) == pytest.approx(0.01 + (0.45 + 0.05) / 2)
+
+
+@pytest.mark.parametrize("load", [0.3, 0.6])
+def test_tpot_is_a_mean_over_requests_of_unequal_answers(load):
+    """Long prompts, and answers of which half are short: their mean time per token is far above that over tokens."""
+    n, rng = 1500, np.random.default_rng(3)
+    inputs, outputs = rng.integers(1000, 7000, n), np.where(rng.random(n) < 0.5, 2, 400)
+    moments = Lengths.of(Requests(np.zeros(n), inputs, outputs)).moments
+    assert moments.mean_inverse_output == pytest.approx((1 / outputs).mean())
+    holds = steady_state.steady(DEVICE, KV, WORK, moments, None, Scheduler("chunked"))["requests_per_s"]
+    ours = at_rate(DEVICE, KV, WORK, moments, load * holds, Scheduler("chunked"))
+    at_s = np.cumsum(rng.exponential(1 / (load * holds), n))
+    scheduler = steady_state.scheduler_of(DEVICE, KV, WORK)._replace(batching="chunked")
+    run = simulator.run(DEVICE, KV, WORK, Requests(at_s, inputs, outputs), scheduler)
+    over_tokens = (run.finish_s - run.first_s).sum() / outputs.sum()
+    assert run.tpot_s.mean() > 1.2 * over_tokens
+    assert ours.tpot_s == pytest.approx(run.tpot_s.mean(), rel=0.2)

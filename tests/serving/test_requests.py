@@ -28,6 +28,8 @@ def test_moments_by_hand():
     assert found.mean_output_squared == 14 / 3  # 1 + 9 + 4
     assert found.mean_input_output == 130 / 3  # 10 + 60 + 60
     assert (found.max_input_tokens, found.max_output_tokens) == (30, 3)
+    assert found.mean_reciprocal_output == pytest.approx((1 + 1 / 2 + 1 / 3) / 3)
+    assert found.mean_inverse_output == pytest.approx((1 / 2 + 1 / 3) / 2)  # but the answer of one token
     # steps read 11; 21, 22, 23; 31, 32: 140 / 6
     assert found.mean_decode_context_tokens == pytest.approx(140 / 6, rel=1e-15)
 

@@ -15,6 +15,7 @@ from dse.core.errors import InputError, LimitError
 from dse.model.engine import evaluate
 from dse.model.formulas import serving as formulas
 from dse.model.point import Point
+from dse.serving import loop
 from dse.serving import simulator as simulate
 from dse.serving import steady_state as serving
 from dse.serving.requests import Lengths, Moments, PromptBlocks, Requests
@@ -512,3 +513,17 @@ def test_the_largest_pages_of_a_stretch(seed, page):
         first, last = -(-n_in // page), -(-(n_in + n_out) // page)
         assert first <= at <= last
         assert held[at] == held[first : last + 1].max()
+
+
+def test_a_run_that_grows_long_is_compiled(monkeypatch):
+    """Few requests at a time take many steps: what began in Python ends in machine code, with the same numbers."""
+    work = Workload(batch=4, model_kind="ideal", admission="reserve")
+    kv, requests = PLANS["fp16"], Requests(np.arange(99.0), np.full(99, 20), np.full(99, 30))
+    asked = room_for(kv, work, 200), kv, work, requests, Scheduler("continuous", 64), times_of(kv, 6)
+    compiled, calls = loop.compiled(), []
+    monkeypatch.setattr(simulate, "PLAIN_STEPS", 1000)
+    monkeypatch.setattr(loop, "compiled", lambda: calls.append(1) or compiled)
+    found, plain = simulate.run(*asked), simulate.run(*asked, compiled=False)
+    assert calls
+    assert found.n_steps == plain.n_steps > 1000
+    assert (found.finish_s == plain.finish_s).all()

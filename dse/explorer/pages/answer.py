@@ -183,8 +183,7 @@ def added(bench: Bench, kind: str, text: str) -> list[tray.TrayDesign]:
     else:
         named = find.find(text).values if text not in common_fields.DEVICE.options() else {"device": text}
         named = {"model": text} if kind == "model" and text in common_fields.MODEL.options() else named
-        keys = {"device": "own_device", "model": "own_model", "devices": "tp", "weights": "weights"}
-        changes = [{keys[key]: value for key, value in named.items() if key in keys}]
+        changes = [{tray.OWN.get(key, key): value for key, value in named.items() if key in (*tray.OWN, "weights")}]
         if kind == "GPU":
             changes[0]["edits"] = ""
     return [tray.design_of({**own, **change}, common_fields.DESIGN) for change in changes]

@@ -104,7 +104,8 @@ def _panel(
     places = [speeds(row) for row in served]
     measured, best = about.get("measured", ()), about.get("best", ())
     fronts = {system: front([row for row in served if row["system"] == system]) for system in shown.systems}
-    has_bands = about.get("has_bands", len(shown.systems) <= rows.MAX_WHISKERED) and all("token_time_low" in row for row in served)
+    has_bands = about.get("has_bands", len(shown.systems) <= rows.MAX_WHISKERED)
+    has_bands = has_bands and all("token_time_low" in row for row in served)
     bands = {system: _around(members) for system, members in fronts.items() if members and has_bands}
     reached = [place for around in bands.values() for place in around]
     x, y = (

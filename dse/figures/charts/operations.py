@@ -1,5 +1,7 @@
 """The operations of one decode step under a device's roofline."""
 
+import math
+
 import pandas as pd
 
 from dse.figures.drawing import axes, marks, rows, style
@@ -7,17 +9,13 @@ from dse.figures.drawing.chart import Chart, Panel, Series
 from dse.figures.registry import by, figure
 from dse.figures.source import Source
 
-#: operation -> its name in the figure and its marker; the color is the quantizer's
-MARKERS = {
-    "attention": ("attention", "circle"),
-    "qkv": ("QKV", "square"),
-    "output_projection": ("output projection", "diamond"),
-    "feed_forward": ("feed-forward", "triangle-up"),
-    "head": ("head", "triangle-down"),
-    "layers": ("layers", "pentagon"),
-}
+#: operation -> its name in the legend and its marker, of the rest `_PRODUCTS`; the color is the design's
+_MARKERS = {"attention": ("attention", "circle"), "feed_forward": ("feed-forward", "triangle-up")}
+_PRODUCTS = ("other products", "square")
 #: span of the ceiling on both sides of the operations, as a factor
 ROOM = 4.0
+#: designs that are named at their marks
+MAX_NAMED = 6
 
 
 @figure(
@@ -44,87 +42,93 @@ ROOM = 4.0
 def chart(source: Source) -> Chart:
     """One panel from rows of `dse.questions.operations.decode_step`: hollow marks at peak rates, filled ones fitted.
 
-    The ceiling is that of the one device. Marks tell operations, colors quantizers.
+    Roofs are those of the one device, with a further one where a design's are others. Marks tell operations, colors
+    designs, which are named where attention is.
     """
     table, device, model = source.table, source.single("device"), source.single("model")
-    peak_flops, bandwidth = (float(table[name].iloc[0]) for name in ("peak_flops_per_s", "bandwidth_bytes_per_s"))
     places = style.places(list(dict.fromkeys(table["quantizer"])), rows.quantizer_places(table))
-    ridge = peak_flops / bandwidth
-    at = [float(v) for v in table["intensity_flops_per_byte"]]
-    low, high = min([*at, ridge]) / ROOM, max([*at, ridge]) * ROOM
-    line_x = (low, ridge, high)
-    line_y = tuple(min(peak_flops, bandwidth * x) for x in line_x)
-    x = axes.log10("arithmetic intensity", "FLOP/B", line_x)
-    reached = [float(v) for v in table["flops_per_s"]]
-    y = axes.log10("reached", "TFLOP/s", [*line_y, *reached, 1.5 * peak_flops], axes.TERA_FLOPS)
-    series = [marks.line("peak rates", line_x, line_y, style.Style(style.BLACK, marker=""), is_note=True)]
-    series += _dequantizing(table, places, line_x)
-    named: set[str] = set()
-    for operation in dict.fromkeys(table["operation"]):
-        title, marker = MARKERS.get(operation, (operation.replace("_", " "), "cross"))
-        for kind in ("calibrated", "ideal"):
-            for quantizer, place in places.items():
-                points = table[(table["operation"] == operation) & (table["model_kind"] == kind)]
-                points = points[points["quantizer"] == quantizer]
-                # products with weights are the same for all quantizers: named once
-                name = f"{title}, {quantizer}" if operation == "attention" and len(places) > 1 else title
-                labels = (name, *[""] * (len(points) - 1)) if len(points) and name not in named else ()
-                named |= {name} if labels else set()
-                series.append(
-                    marks.points(
-                        f"{title}, {quantizer}, {kind}",
-                        points["intensity_flops_per_byte"],
-                        points["flops_per_s"],
-                        style.Style(style.STYLES[place].color, marker=marker),
-                        (_hover(row, title) for _, row in points.iterrows()),
-                        opened=(kind == "ideal",) * len(points),
-                        labels=labels,
-                        in_legend=False,
-                        size=1.3 if kind == "ideal" else 1.0,
-                    )
-                )
+    roofs = _roofs(table)
+    at = [*map(float, table["intensity_flops_per_byte"]), *(peak / rate for peak, rate, _ in roofs)]
+    ends = min(at) / ROOM, max(at) * ROOM
+    lines = [_line(roof, i == 0, ends, places) for i, roof in enumerate(roofs)]
+    x = axes.log10("arithmetic intensity", "FLOP/B", lines[0].x)
+    tops = [1.5 * max(line.y) for line in lines]
+    y = axes.log10("reached", "TFLOP/s", [*lines[0].y, *map(float, table["flops_per_s"]), *tops], axes.TERA_FLOPS)
+    is_named = 1 < len(places) <= MAX_NAMED
+    series = [*lines]
+    for (operation, kind, quantizer), points in table.groupby(["operation", "model_kind", "quantizer"], sort=False):
+        names = is_named and operation == "attention" and kind == table["model_kind"].iloc[-1]
+        series.append(
+            marks.points(
+                f"{operation}, {quantizer}, {kind}",
+                points["intensity_flops_per_byte"],
+                points["flops_per_s"],
+                style.Style(style.STYLES[places[quantizer]].color, marker=_looks(operation)[1]),
+                (_hover(row) for _, row in points.iterrows()),
+                opened=(kind == "ideal",) * len(points),
+                labels=(str(quantizer), *[""] * (len(points) - 1)) if names else (),
+                in_legend=False,
+                size=1.3 if kind == "ideal" else 1.0,
+            )
+        )
+    keys = dict.fromkeys(map(_looks, table["operation"]))
     said = rows.kernels_said(", ".join(table.loc[table["stack"].notna(), "assumptions"]))
     fitted = [name for name in dict.fromkeys(table["stack"]) if isinstance(name, str)]
     return Chart(
-        f"Operations of a decode step: {model} on {device}",
+        f"Roofline: {model} on {device}",
         panels=(Panel("", x, y, tuple(series)),),
         panel_height_pt=260,
+        keys=tuple(
+            Series(name, kind="scatter", marker=marker, color=style.BLACK, is_note=True) for name, marker in keys
+        ),
         notes=(
-            "Hollow: at the device's peak rates, on the ceiling by definition."
-            + (
-                f" Filled: {said[:1].lower()}{said[1:]} ({', '.join(fitted)})."
-                if fitted
-                else " No kernels of this device were measured."
-            ),
-            "Products with weights move with the batch that runs at once. Dashed: what dequantizing keys and values "
-            "allows attention, where that is below the bandwidth; it runs beside the reading.",
+            "Hollow: at peak rates."
+            + (f" Filled: {said[:1].lower()}{said[1:]} ({', '.join(fitted)})." if fitted else f" {NO_KERNELS}")
+            + (" Dashed: dequantizing counted." if len(lines) > 1 and any(rate for *_, rate in roofs) else ""),
         ),
     )
 
 
-def _dequantizing(table: pd.DataFrame, places: dict[str, int], x: tuple[float, ...]) -> list[Series]:
-    """A ceiling a quantizer: FLOP/s of attention at the rate at which its stored bytes are dequantized."""
-    if "dequantize_bytes_per_s" not in table:
-        return []
-    rates = table[table["dequantize_bytes_per_s"].notna() & (table["dequantize_bytes_per_s"] > 0)]
-    series = []
-    for quantizer, rows_of in rates.groupby("quantizer", sort=False):
-        row = rows_of.iloc[-1]  # calibrated, where there is such
-        rate, bandwidth, peak = (
-            float(row[name]) for name in ("dequantize_bytes_per_s", "bandwidth_bytes_per_s", "peak_flops_per_s")
+NO_KERNELS = "No kernels of this device were measured."
+
+
+def _looks(operation: str) -> tuple[str, str]:
+    return _MARKERS.get(operation, _PRODUCTS)
+
+
+def _roofs(table: pd.DataFrame) -> list[tuple[float, float, str]]:
+    """Roofs as peak FLOP/s, bytes a second and the design whose dequantizing is slower than its reading, or ""."""
+    plain: dict[tuple[float, float, str], None] = {}
+    own: dict[tuple[float, float, str], None] = {}
+    for row in table.to_dict("records"):
+        peak, bandwidth, rate = (
+            float(f"{row.get(name) or math.nan:.6g}")
+            for name in ("peak_flops_per_s", "bandwidth_bytes_per_s", "dequantize_bytes_per_s")
         )
+        plain[peak, bandwidth, ""] = None
         if rate < bandwidth:
-            look = style.Style(style.STYLES[places[str(quantizer)]].color, "dash", "")
-            reached = [min(peak, rate * at) for at in x]
-            name = f"dequantizing, {quantizer}"
-            series.append(marks.line(name, x, reached, look, is_note=True, in_legend=False))
-    return series
+            own[peak, rate, str(row["quantizer"])] = None
+    return [*sorted(plain), *own]
 
 
-def _hover(row: pd.Series, name: str) -> str:
+def _line(roof: tuple[float, float, str], is_first: bool, ends: tuple[float, float], places: dict[str, int]) -> Series:
+    """FLOP/s that a roof allows between two intensities."""
+    peak, rate, quantizer = roof
+    x = (ends[0], peak / rate, ends[1])
+    name, look = "peak rates", style.Style(style.BLACK, marker="")
+    if quantizer:
+        name, look = f"dequantizing, {quantizer}", style.Style(style.STYLES[places[quantizer]].color, "dash", "")
+    elif not is_first:
+        name = f"{rate / axes.TB:,.4g} TB/s, {peak / axes.TERA_FLOPS:,.4g} TFLOP/s"
+        look = style.Style(style.BLACK, "dot", "")
+    return marks.line(name, x, (min(peak, rate * at) for at in x), look, is_note=True, in_legend=not quantizer)
+
+
+def _hover(row: pd.Series) -> str:
     share = row["flops_per_s"] / row["ceiling_flops_per_s"]
+    name = row["operation"].replace("_", " ")
     return (
         f"{name}, {row['quantizer']}, batch {row['batch']:,}\n{row['intensity_flops_per_byte']:,.4g} FLOP/B\n"
-        f"{row['flops_per_s'] / axes.TERA_FLOPS:,.4g} TFLOP/s, {100 * share:.3g} % of the ceiling\n"
+        f"{row['flops_per_s'] / axes.TERA_FLOPS:,.4g} TFLOP/s, {100 * share:.3g} % of its roof\n"
         f"{row['seconds'] / axes.MILLISECOND:,.4g} ms a step"
     )

@@ -1,5 +1,7 @@
 """Throughput in steady state: a finished request is replaced at once, so that a device never waits."""
 
+from math import exp
+
 from dse.core.compiling import formula
 from dse.model.formulas.weights import integer_power
 
@@ -60,6 +62,33 @@ def prompt_queue_s(requests_per_s: float, mean_prompt_s: float, mean_prompt_squa
     """Wait of a prompt until work on it begins: for those before it, and for the end of the step of `pause_s` that runs
     where none was waiting. Poisson arrivals; requests_per_s * mean_prompt_s < 1."""
     return requests_per_s * mean_prompt_squared / (2 * (1 - requests_per_s * mean_prompt_s)) + pause_s / 2
+
+
+@formula(
+    "s",
+    "max(1 - exp(-came), came * prompt_steps) * (prompt_step_s - tpot), came = rate * first_s",
+    "docs/explanation/model.md, At a rate: those behind it came while it was there (Poisson, first come first served)",
+)
+def behind_wait_s(
+    requests_per_s: float, first_s: float, prompt_steps: float, prompt_step_s: float, tpot_s: float
+) -> float:
+    """Time that a request, once its prompt is done, loses to the prompts of those that came meanwhile, in `first_s`.
+
+    A prompt fills `prompt_steps` steps, below 1 a part of one; several share a step, and such a step also gives each
+    request a token, in `prompt_step_s` in place of `tpot_s`."""
+    came = requests_per_s * first_s
+    return max(1 - exp(-came), came * prompt_steps) * max(prompt_step_s - tpot_s, 0.0)
+
+
+@formula(
+    "s",
+    "tpot + behind_s * (E[1/O] - 1 / E[O])",
+    "docs/explanation/model.md, At a rate: the mean of ratios, of a time behind_s + O * t",
+)
+def tpot_of_requests_s(tpot_s: float, behind_s: float, mean_inverse_output: float, mean_output_tokens: float) -> float:
+    """Mean over requests of their time per token, where `tpot_s` is that over tokens: of `behind_s`, which each answer
+    loses once, a short one has more a token."""
+    return tpot_s + behind_s * (mean_inverse_output - 1 / mean_output_tokens)
 
 
 @formula(

@@ -1,69 +1,47 @@
-"""Fields of the lab, and the inspection of a quantizer on a dump that they ask for."""
+"""Fields of the tab on quantization errors, and the inspection of a quantizer on a dump that they ask for."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import streamlit as st
 
 from dse import quantizers
 from dse.core.field import SWITCH, WHOLE, Field
-from dse.explorer import common_fields
-from dse.explorer.lab.dumps import SAMPLE, loaded
+from dse.explorer.bench import Bench
+from dse.explorer.why.dumps import SAMPLE, loaded
 from dse.figures.export.lab import MAX_TOKENS
 from dse.measure import kernels, lab
 from dse.measure.lab import ERRORS, DumpMeasurement, HeadView, Held, ReadOptions
 from dse.operations.dumps import InspectQuantizer
 
+#: what is compared where no design has a format that a kernel runs
+_PLAIN = "fp8"
+
 
 def _compared(text: str, values: Mapping[str, Any]) -> None:
-    for name in compared_of(text):
-        spec = quantizers.parse(name)
-        kernels.check(spec, kernels.Settings(1, "raise", None))
+    for name in names_of(text):
+        kernels.check(quantizers.parse(name), kernels.Settings(1, "raise", None))
 
 
-def compared_of(text: str) -> list[str]:
+def names_of(text: str) -> list[str]:
     """The quantizers of the field "compared", with their parameters."""
     return [name.strip() for name in text.split(";") if name.strip()]
 
 
 COMPARED = Field(
     name="lab_compared",
-    label="Compared",
-    default="fp8; int4_per_token_head; nqkv",
+    label="Formats, the first one closely",
+    default="",
     accepts=_compared,
-    may_be_empty=True,
-    open_means="fp8; kivi:bits=4,group=32",
-    help="Quantizers with semicolons between, each with its parameters behind a colon. All run on the whole dump.",
+    open_means="those of the designs; or fp8; kivi:bits=4,group=32",
+    help="With semicolons between, each with its parameters behind a colon. All run on the whole dump.",
 )
-
-
-def closely(values: Mapping[str, Any]) -> str:
-    """The quantizer of the field, or the first that is compared, with its parameters; "compared" may be empty."""
-    compared = values.get(COMPARED.key) or COMPARED.default
-    return values.get(QUANTIZER.key) or [*compared_of(compared), *compared_of(COMPARED.default)][0]
-
-
 DATA = Field(
     name="lab_data",
     label="KV dump",
     default=SAMPLE,
-    listed=lambda: {SAMPLE: "the sample that ships (SmolLM2-135M)"} | {name: name for name in loaded()},
+    listed=lambda: {SAMPLE: "the sample (SmolLM2-135M)"} | {name: name for name in loaded()},
     help="Keys and values as a cache holds them. The sample is of SmolLM2-135M, not your model.",
-)
-QUANTIZER = replace(
-    common_fields.FAMILY,
-    name="lab_quantizer",
-    default=None,
-    listed=kernels.measurable,
-    clears="lab_parameters",
-    open_means="the first compared",
-    help="Run by its bit-exact kernel, on every layer.",
-)
-PARAMETERS = replace(
-    common_fields.PARAMETERS,
-    name="lab_parameters",
-    accepts=lambda text, values: quantizers.parse(f"{closely(values).partition(':')[0]}:{text}"),
 )
 ERROR = Field(
     name="lab_error",
@@ -108,7 +86,7 @@ HEAD = Field(
 )
 FIRST = Field(
     name="lab_first",
-    label="First token shown",
+    label="First token",
     kind=WHOLE,
     default=0,
     low=0,
@@ -133,10 +111,36 @@ REPLACE = Field(
     default=False,
     help="Else a dump that holds such values is refused.",
 )
-#: what the page asks for
-FIELDS = (DATA, COMPARED, QUANTIZER, PARAMETERS, SIDE, LAYER, HEAD, FIRST, ERROR, HEADS, REPLACE)
-#: of one quantizer, in the order of the page
-CLOSELY = (SIDE, LAYER, PARAMETERS, ERROR, HEAD, FIRST)
+VIEW = Field(
+    name="lab_view",
+    label="The first format, closely",
+    default="bits",
+    choices={
+        "bits": "Bits by part",
+        "errors": "Error by layer and head",
+        "maps": "Values before and after",
+        "histogram": "Histogram",
+    },
+)
+#: what the tab asks for
+FIELDS = (DATA, COMPARED, SIDE, LAYER, HEAD, FIRST, ERROR, HEADS, REPLACE, VIEW)
+#: fields that each view takes
+OF_VIEW = {
+    "bits": (SIDE,),
+    "errors": (SIDE, ERROR),
+    "maps": (SIDE, LAYER, HEAD, FIRST),
+    "histogram": (SIDE, LAYER, HEAD),
+}
+
+
+def compared_of(bench: Bench) -> tuple[str, ...]:
+    """The quantizers of the field, else those of the designs that a kernel runs, the current one's first."""
+    names = names_of(bench.values[COMPARED.key])
+    if not names:
+        rows = sorted(bench.answered, key=lambda row: row.at != bench.at)
+        specs = [spec for row in rows for spec in row.request.quantizer_specs()]
+        names = [spec.method for spec in specs if spec.family.name in kernels.measurable() and not spec.layers]
+    return tuple(dict.fromkeys(quantizers.parse(name).name for name in names or [_PLAIN]))
 
 
 def how_of(values: Mapping[str, Any]) -> ReadOptions:
@@ -151,12 +155,10 @@ def inspection(held: Held, quantizer: str, how: ReadOptions, layer: int = 0, **m
     return InspectQuantizer(source=source, method=quantizer, out="lab", layer=layer, **read, **more)
 
 
-def asked_of(values: dict[str, Any], held: Held) -> InspectQuantizer:
-    """The inspection that the page's fields ask for. Raises InputError."""
-    text, name = values[PARAMETERS.key].strip(), closely(values)
-    spec = quantizers.parse(f"{name.partition(':')[0]}:{text}" if text else name)
+def asked_of(values: Mapping[str, Any], held: Held, quantizer: str) -> InspectQuantizer:
+    """The inspection of a quantizer that the page's fields ask for."""
     place = {field.key.removeprefix("lab_"): values[field.key] for field in (LAYER, SIDE, HEAD, FIRST, ERROR)}
-    return inspection(held, spec.name, how_of(values), **place)
+    return inspection(held, quantizer, how_of(values), **place)
 
 
 def place_of(asked: InspectQuantizer) -> tuple[ReadOptions, int, Any, int, int, int]:

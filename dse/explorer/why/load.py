@@ -1,4 +1,4 @@
-"""Where the lab takes a dump: a file loaded into the session, or a path on this machine."""
+"""Where a dump is given: a file loaded into the session, or a path on this machine."""
 
 import threading
 from pathlib import Path
@@ -8,8 +8,8 @@ import streamlit as st
 
 from dse.core.errors import DseError, InputError, clean, show
 from dse.explorer import state, uploads, widgets
-from dse.explorer.lab.dumps import ENDINGS, MARK, MAX_NAME, SAMPLE, free_when_left, loaded, read_dump
-from dse.explorer.lab.form import DATA, PATH
+from dse.explorer.why.dumps import ENDINGS, MARK, MAX_NAME, SAMPLE, free_when_left, loaded, read_dump
+from dse.explorer.why.form import DATA, HEADS, PATH, REPLACE
 from dse.measure import lab
 
 #: key of the place for a file; session key: what was wrong with the last dump, a file's or a path's
@@ -18,9 +18,9 @@ _KEY, _WRONG = "load dump", "load dump said"
 _PATH, PATH_BYTES = "explorer dump path", 8 * 2**30
 
 
-def load_dump() -> None:
-    """Where a dump is given; one at a time is held, and Streamlit forgets the file at once."""
-    with st.expander("Load a KV dump"):
+def load_dump() -> list[str]:
+    """Where a dump is given, and how it is read; one at a time is held. Returns what is wrong with the last."""
+    with st.popover("Own dump"):
         wrong = uploads.take(
             _KEY,
             "KV dump, .npz or .safetensors",
@@ -34,7 +34,9 @@ def load_dump() -> None:
             st.text_input(
                 PATH.label, key=_PATH, placeholder=PATH.open_means, help=PATH.help, max_chars=4000, on_change=_take_path
             )
-        widgets.lines(wrong)
+        for field in (HEADS, REPLACE):
+            widgets.draw(field)
+    return wrong
 
 
 def _keep(file: Any) -> None:

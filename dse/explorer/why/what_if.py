@@ -1,7 +1,4 @@
-"""From where on a KV format pays: the best of several over batch and prompt, crossovers, what the answer rests on.
-
-Four figures of the page Formats, each drawn once it is opened: they take seconds.
-"""
+"""What if: the best format over batch and prompt, crossovers, and the numbers of a device that a result rests on."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -12,23 +9,23 @@ import streamlit as st
 
 from dse.core.field import Field
 from dse.explorer import common_fields, downloads, figure, request, uploads, widgets
-from dse.explorer.bench import Bench
+from dse.explorer.bench import Bench, BenchRow
 from dse.explorer.fragments import part
 from dse.explorer.request import PointRequest
 from dse.explorer.uploads import NO_FILE, FileText
+from dse.figures.drawing.chart import Chart
 from dse.figures.plot.answer import chart_of
 from dse.operations.questions import FindCrossover, MapBest, VaryAssumptions, VaryDevice
 from dse.questions import best_map, common, crossing, doubt, sensitivity
+from dse.questions.common import QuestionAnswer
 from dse.questions.effects import Effects
 
-#: what the map compares where the page has no answer
-MAPPED = ("fp16", "fp8")
 AGAINST = Field(
     name="against",
     label="Against",
     default="fp16",
     listed=common_fields.QUANTIZER.listed,
-    help="The format that the current design's must beat; where that has it itself, the tray's first other format.",
+    help="The format that the current design's must beat; where that has it itself, another design's.",
 )
 MEASURE = Field(
     name="measure",
@@ -37,7 +34,18 @@ MEASURE = Field(
     choices={name: common.MEASURES[name].title for name in crossing.MEASURES},
     help="A decode step counts only where the whole batch runs at once.",
 )
-FIELDS = (MEASURE, AGAINST)
+WHAT = Field(
+    name="what_if",
+    label="What if",
+    default="sensitivity",
+    choices={
+        "sensitivity": "Half or twice a number of the device",
+        "doubt": "Unsure numbers",
+        "cross": "From which batch and prompt on",
+        "map": "Best format at each batch and prompt",
+    },
+)
+FIELDS = (MEASURE, AGAINST, WHAT)
 #: searches of the crossover lines: each decides every whole number between
 BATCHES, INPUTS = (1, 16, 64, 256), (512, 2048, 8192, 32768)
 _WAIT = "Searching: each line decides every whole number"
@@ -61,34 +69,30 @@ class CrossoverRequest:
         return request.with_quantizer(self.design, name, dict(self.files).get(name, NO_FILE))
 
 
-def show(bench: Bench, formats: tuple[str, ...], address: str) -> None:
-    """The figures, each in a box that opens."""
-    st.subheader("From where on?", anchor=False)
+def show(bench: Bench, row: BenchRow, address: str) -> None:
+    """The figure that is chosen: of the design of `row`, or of the formats of all designs."""
     with st.container(horizontal=True):
-        for field in FIELDS:
+        for field in (AGAINST, MEASURE):
             widgets.draw(field, width=240)
-    values = bench.values
-    chosen, against = formats or MAPPED, values[AGAINST.key]
-    quantizer = values["quantizer"]
+    what = widgets.tabs(WHAT)
     with widgets.said():
-        design = request.point_request(values)
-        if quantizer == against:  # of the first other format of the tray, else of one that servers run
-            others = (row.request.quantizer for row in bench.answered if row.request.quantizer != against)
-            quantizer = next(others, "fp8" if against != "fp8" else "fp16")
-            design = request.with_quantizer(design, quantizer, uploads.text_of(quantizer))
-        files = tuple((name, file) for name in (*chosen, against) if (file := uploads.text_of(name)).text)
-        crossover = CrossoverRequest(design, chosen, against, values[MEASURE.key], files)
-        boxes = {
-            "The best format at each batch and prompt": show_map,
-            f"From which batch and prompt on does {quantizer} beat {against}?": show_lines,
-            "What if a number of the device were half or twice?": show_sensitivity,
-            "Which unsure number moves the answer?": show_doubt,
-        }
-        for i, (title, draw) in enumerate(boxes.items()):
-            box = st.expander(widgets.escaped(title), key=f"crossovers {i}", on_change="rerun")
-            if box.open:
-                with box:
-                    draw(crossover, address)
+        _DRAWN[what](crossover_of(bench, row), address)
+
+
+def crossover_of(bench: Bench, row: BenchRow) -> CrossoverRequest:
+    """The question of the fields, of the design of `row`. Raises InputError."""
+    against, design = bench.values[AGAINST.key], row.request
+    names = list(dict.fromkeys((against, *(_stored(each.request) for each in bench.answered))))
+    if _stored(design) == against:  # of another design's format, else of one that servers run
+        names.append("fp8" if against != "fp8" else "fp16")
+        design = request.with_quantizer(design, names[1], uploads.text_of(names[1]))
+    files = tuple((name, file) for name in names if (file := uploads.text_of(name)).text)
+    return CrossoverRequest(design, tuple(dict.fromkeys(names)), against, bench.values[MEASURE.key], files)
+
+
+def _stored(point: PointRequest) -> str:
+    """Format of the keys, of a loaded plan its name in the lists."""
+    return point.quantizer if point.quantizer_file.text else point.key_quantizer_text
 
 
 def _anywhere(design: PointRequest) -> PointRequest:
@@ -123,24 +127,36 @@ def show_doubt(asked: CrossoverRequest, address: str) -> None:
 
 
 def _tornado(name: str, answer: Effects, crossover: CrossoverRequest, address: str) -> None:
-    """Draw effects of numbers, a figure a design."""
-    made = downloads.made_by([operations(crossover)[name]], address)
-    chart = chart_of(answer)
-    for i, panel in enumerate(chart.panels):
-        single = replace(chart, panels=(panel,), title=f"{chart.title.partition(',')[0]}: {panel.title}")
-        downloads.show(f"{name}-{i}", single, lambda: answer.table, made, drawn=figure.tall(single))
+    """What holds as the numbers are, and effects of numbers, a figure a design."""
+    said = ". ".join(answer.verdict)
+    st.markdown(f"**{widgets.escaped(f'{answer.design}: {said}.')}**")
+    _panels(name, answer, crossover, address, figure.tall)
+
+
+def _panels(
+    name: str, answer: QuestionAnswer, crossover: CrossoverRequest, address: str, drawn: Callable[[Chart], Any]
+) -> None:
+    made, chart = downloads.made_by([operations(crossover)[name]], address), chart_of(answer)
+    for i, (place, panel) in enumerate(zip(st.columns(len(chart.panels)), chart.panels, strict=True)):
+        title = f"{chart.title.partition(',')[0]}: {panel.title}"
+        single = replace(chart, panels=(panel,), title=title, notes=() if i else chart.notes)
+        with place:
+            downloads.show(f"{name}-{i}", single, lambda: answer.table, made, drawn=drawn(single))
 
 
 @st.fragment(parallel=True)
 def show_lines(asked: CrossoverRequest, address: str) -> None:
     """From which batch at a prompt, and from which prompt at a batch, the quantizer pays; takes seconds."""
     with widgets.said(), st.spinner(_WAIT):
-        answer = cached_lines(replace(asked, quantizers=()))
-        made = downloads.made_by([operations(asked)["cross"]], address)
-        chart = chart_of(answer)
-        for i, panel in enumerate(chart.panels):
-            single = replace(chart, panels=(panel,), title=f"{chart.title}: {panel.title}")
-            downloads.show(f"cross-{i}", single, lambda: answer.table, made, drawn=figure.fitted(single))
+        _panels("cross", cached_lines(replace(asked, quantizers=())), asked, address, figure.fitted)
+
+
+_DRAWN: dict[str, Callable[[CrossoverRequest, str], None]] = {
+    "sensitivity": show_sensitivity,
+    "doubt": show_doubt,
+    "cross": show_lines,
+    "map": show_map,
+}
 
 
 def _design(point: PointRequest) -> common.Candidate:

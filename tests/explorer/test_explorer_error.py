@@ -1,4 +1,4 @@
-"""The quantizer lab without a browser: every widget moved, what is shown is what the commands give."""
+"""Quantization errors of the page Why, without a browser: what is shown is what the commands give."""
 
 import io
 import shlex
@@ -13,13 +13,13 @@ from dse.cli import main
 from dse.core import files
 from dse.core.errors import InputError
 from dse.explorer import downloads, request, uploads
-from dse.explorer.lab import dumps, load
-from dse.explorer.lab.form import cached_measured, cached_view, closely, how_of, inspection
+from dse.explorer.why import dumps, load
+from dse.explorer.why.form import cached_measured, cached_view, how_of, inspection
 from dse.figures.export.lab import MAX_CHANNELS
 from dse.measure import lab
 from dse.measure.lab import ReadOptions
 from dse.specs import measurements
-from explorer_page import asked, opened, plain, wrong
+from explorer_page import asked, opened, plain, said, tab_of, wrong
 
 
 @pytest.fixture(scope="module")
@@ -76,56 +76,76 @@ def test_a_dump_is_read_by_its_bytes_and_named_by_its_file():
     assert str(caught.value).startswith("broken.npz: ")
 
 
+def shown(**query):
+    """The tab with that query."""
+    return opened("why", why="error", **query)
+
+
+def verdict(app):
+    return plain(next(text.value for text in app.markdown if "bits an element" in text.value))
+
+
+def title(app):
+    return plain(app.subheader[-1].value)
+
+
 def test_the_page_runs_and_follows_its_widgets():
-    app = opened("lab", lab_quantizer="nqkv", lab_compared="nqkv; fp8:format=e5m2")
+    app = shown(lab_compared="nqkv; fp8:format=e5m2")
     assert not app.exception
-    assert "not your model" in app.info[0].value
-    assert app.dataframe[0].value["quantizer"].tolist() == ["nqkv", "fp8:format=e5m2"]
+    assert "not your model" in verdict(app)
+    assert app.dataframe[0].value["format"].tolist() == ["nqkv", "fp8:format=e5m2"]
     assert app.dataframe[0].value["stored bits"].tolist() == [4.0833, 8]  # 4 + 16 / 192
-    assert [metric.value for metric in app.metric][:3] == ["4.083 bit", "4.083 bit", "4.083 bit"]
+    assert title(app) == "Bits an element as nqkv stores them"
+    tab_of(app, "lab_view").set_value("errors").run()
     app.selectbox(key="lab_side").select("value")
-    app.selectbox(key="lab_error").select("output_error")
+    app.selectbox(key="lab_error").select("output_error").run()
+    assert title(app) == "Attention output error by layer and head, values, nqkv"
+    tab_of(app, "lab_view").set_value("maps").run()
     app.number_input(key="lab_layer").set_value(3)
     app.number_input(key="lab_head").set_value(1)
     app.number_input(key="lab_first").set_value(256)
     app.number_input(key="lab_heads").set_value(4)
     app.checkbox(key="lab_replace").check()
-    app.text_input(key="lab_parameters").set_value("block=64").run()
+    app.text_input(key="lab_compared").set_value("nqkv:block=64").run()
     assert not app.exception
-    assert app.query_params["lab_parameters"] == "block=64"
-    assert app.metric[0].value == "4.25 bit"
-    app.selectbox(key="lab_quantizer").select("fp8").run()
-    assert not app.exception
-    assert "lab_parameters" not in app.query_params
+    assert "nqkv:block=64 stores 4.25 bits an element" in verdict(app)
+    assert "Tokens 256 to 383 of 384" in said(app)
+    tab_of(app, "lab_view").set_value("histogram").run()
+    assert title(app) == "Values before and after nqkv:block=64, layer 3, head 1, values"
     app.number_input(key="lab_head").set_value(9).run()
     assert any("head = 9: must be 0 to 2" in line for line in wrong(app))
-    app.text_input(key="lab_parameters").set_value("format=e9m9").run()
-    assert any("e9m9" in line for line in wrong(app))
-    app.text_input(key="lab_compared").set_value("fp16").run()
-    assert any("has no kernel" in line for line in wrong(app))
+    for text, part in (("fp8:format=e9m9", "e9m9"), ("fp16", "has no kernel")):
+        app.text_input(key="lab_compared").set_value(text).run()
+        assert any(part in line for line in wrong(app))
     assert not app.exception
 
 
-def test_without_a_choice_the_first_that_is_compared_is_looked_at_closely(sample):
-    """FP8 has eight bits; NQKV four, and 16 bits for each block of a token's 192 channels."""
-    app = opened("lab")
-    assert [app.dataframe[0].value["quantizer"][0], app.selectbox(key="lab_quantizer").placeholder] == [
-        "fp8",
-        "fp8, the first compared",
+def test_the_verdict_has_the_numbers_of_measuring(sample):
+    app = shown(lab_compared="fp8; nqkv")
+    for name in ("fp8", "nqkv"):
+        run = cached_measured(sample, name, ReadOptions())
+        row = lab.compared({name: run}).iloc[0]
+        words = f"{name} stores {row['stored_bits']:.4g} bits an element, its attention is "
+        assert f"{words}{100 * row['output_error']:.3g} % off" in verdict(app)
+
+
+def test_without_a_choice_the_formats_of_the_designs_are_compared_the_current_first():
+    """Of those that a kernel runs; 16 bits have none."""
+
+    def compared(designs, **more):
+        return shown(designs=designs, **more).dataframe[0].value["format"].tolist()
+
+    assert compared("quantizer.fp16~~quantizer.nqkv~~quantizer.kivi~parameters.bits=4", at="3") == [
+        "kivi:bits=4",
+        "nqkv",
     ]
-    assert app.metric[0].value == "8 bit"
-    app.text_input(key="lab_compared").set_value("nqkv:block=64; fp8").run()
-    assert not app.exception
-    assert app.metric[0].value == "4.25 bit"
-    assert "lab_quantizer" not in app.query_params
-    app.text_input(key="lab_parameters").set_value("block=128").run()
-    assert app.metric[0].value == "4.167 bit"
-    assert closely({"lab_compared": " ; ", "lab_quantizer": None}) == "fp8"
+    assert compared("quantizer.int8~value_quantizer.nqkv") == ["int8", "nqkv"]
+    assert compared("quantizer.fp16") == ["fp8"]
 
 
 def test_what_was_measured_joins_the_tray_by_one_click(sample):
     """Errors on the card are those of this dump: its file holds what `dse measure` would write."""
-    app = opened("lab", lab_compared="nqkv; kivi:bits=4")
+    app = shown(lab_compared="nqkv; kivi:bits=4")
     app.button(key="lab add").click().run()
     assert not app.exception
     assert [plain(label) for label in app.sidebar.radio[0].options][3:] == [
@@ -142,7 +162,9 @@ def test_what_was_measured_joins_the_tray_by_one_click(sample):
     table = lab.compared(found).set_index("quantizer")
     one = replace(asked(quantizer="nqkv"), measurements="x", measurements_file=upload)
     assert shipped is not None
-    assert request.answer(one).result["measured_error"] == pytest.approx(table["output_error"]["nqkv"])
+    assert request.answer(one, request.LoadRequest()).result["measured_error"] == pytest.approx(
+        table["output_error"]["nqkv"]
+    )
 
 
 def test_a_dump_is_read_where_it_lies_a_layer_at_a_time(tmp_path, monkeypatch):
@@ -158,15 +180,15 @@ def test_a_dump_is_read_where_it_lies_a_layer_at_a_time(tmp_path, monkeypatch):
     spec = quantizers.parse("nqkv")
     assert lab.measured(lazy, spec, ReadOptions()).errors.equals(lab.measured(whole, spec, ReadOptions()).errors)
     monkeypatch.setattr(load, "serves_this_machine_alone", lambda: True)
-    app = opened("lab", lab_compared="nqkv")
+    app = shown(lab_compared="nqkv")
     app.text_input(key="explorer dump path").set_value(str(path)).run()
     assert not app.exception
     assert app.selectbox(key="lab_data").value == "large.npz (loaded)"
-    assert any("large.npz, 3 layers" in text.value for text in app.text)
+    assert "(large.npz, 3 layers)" in verdict(app)
     assert str(tmp_path) not in "".join("".join(text) for text in app.query_params.values())
-    for bad, said in (("x.npz", "is no file of this machine"), ("x.txt", "must end in .npz or .safetensors")):
+    for bad, words in (("x.npz", "is no file of this machine"), ("x.txt", "must end in .npz or .safetensors")):
         app.text_input(key="explorer dump path").set_value(str(tmp_path / bad)).run()
-        assert any(said in line for line in wrong(app))
+        assert any(words in line for line in wrong(app))
     assert not app.exception
 
 

@@ -1,1 +1,0 @@
-"""The lab by its ideas: the dumps of a session, fields, the request, and where a dump is loaded."""
