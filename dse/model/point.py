@@ -1,6 +1,6 @@
 """One design point: a device, a model laid out with its quantizers, and a workload, and the numbers of their core."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from functools import cached_property
@@ -50,7 +50,6 @@ from dse.model.kv_layout import MAX_KNOWN, KvPlan, Same
 from dse.model.lower import (
     as_served,
     design_of,
-    in_settings,
     laid_out,
     memory_counted,
     path_text,
@@ -77,7 +76,7 @@ from dse.model.stacks import kind_of, stack_of, stack_text
 from dse.model.step import Run, Terms, Wave, known_run, one_prompt_s, terms_of
 from dse.specs import measured_memory, servers
 from dse.specs.device_and_model import HardwareSpec, StackSpec
-from dse.specs.workload import SETTINGS, Workload
+from dse.specs.workload import Workload
 
 #: results that are None where not one request fits, but for those that say so
 NO_TIMES: dict[str, Any] = {
@@ -88,9 +87,8 @@ NO_TIMES: dict[str, Any] = {
 }
 
 
-#: fields of a workload that a lowered design does not fix, and of these all but a server's settings
+#: fields of a workload that a lowered design does not fix
 _OPEN = tuple(f.name for f in fields(Workload) if f.name not in ("batch", "input_tokens", "output_tokens"))
-_LAID_OUT = tuple(name for name in _OPEN if name not in SETTINGS)
 
 
 class ByLengths(NamedTuple):
@@ -101,93 +99,7 @@ class ByLengths(NamedTuple):
     sums: KnownSums
 
 
-class LaidOut(NamedTuple):
-    """A design in any settings of its server (`SETTINGS`), which change its load and memory alone."""
-
-    plan: KvPlan
-    paths: Mapping[str, str]
-    stack_name: str | None
-    stack: StackSpec | None
-    #: in the settings that were first asked for
-    design: Design
-    settings: tuple[Any, ...]
-    sure: intervals.Intervals
-    corrected: own_server.Correction | None
-    refused: Mapping[str, str]
-    results: Mapping[str, Any]
-    by_lengths: dict[tuple[int, int, bool], "ByLengths"]
-    passes: dict[Hashable, dict[float, Pass]]
-
-    @classmethod
-    def of(cls, device: HardwareSpec, plan: KvPlan, work: Workload) -> "LaidOut":
-        """Lay out a design. Raises InputError where its parts do not go together."""
-        stack_name, stack = stack_of(device, work)
-        engine = stack_text(stack_name, work) or ""
-        asked, plan = plan, starts.as_stored(device, plan, work, engine)
-        plan, paths = laid_out(device, plan, work)
-        check_weights(device, plan.model, work, stack, stack_name)
-        bits = float(plan.effective_bits)
-        sure = intervals.time_intervals(device, plan, work, stack, stack_name)
-        corrected = own_server.correction_of(device, plan, work, stack, stack_name, sure.tokens.logs()[1])
-        unpacking = implementations.rate_range(plan, work, stack)
-        design = design_of(device, plan, work, paths, stack, stack_name)
-        if corrected:
-            sure = sure._replace(tokens=corrected.of(sure.tokens))
-            design = design._replace(stack=design.stack._replace(token_time=corrected.factor))
-        results = {
-            "device": device.name,
-            "model": plan.model.name,
-            "quantizer": asked.quantizer_name,
-            "key_quantizer": asked.key_quantizer.name,
-            "value_quantizer": asked.value_quantizer.name,
-            **{name: getattr(work, name) for name in _LAID_OUT},
-            "model_kind": kind_of(stack, work),
-            "stack": stack_text(stack_name, work),
-            "tokens": work.token_policy.name,
-            "implementation": implementations.implementation_text(plan),
-            "key_dequant_path": path_text(paths, "key"),
-            "value_dequant_path": path_text(paths, "value"),
-            "effective_bits": bits,
-            "memory": memory_counted(device, work),
-            "write_amplification": memory_unit.write_amplification(plan),
-            **measured(plan),
-            **quality(plan),
-            "n_devices": work.n_devices,
-            "capacity_bytes": device.reported_bytes if design.memory.is_server else device.capacity_bytes,
-            "effective_bandwidth_bytes_per_s": effective_bits.effective_bandwidth_bytes_per_s(
-                device.kv_bandwidth.si, bits
-            ),
-            "effective_capacity_bytes": effective_bits.effective_capacity_bytes(device.capacity_bytes, bits),
-            "token_time_low": sure.tokens.low,
-            "token_time_high": sure.tokens.high,
-            **intervals.energy_factors(device),
-            "first_time_low": sure.first.low,
-            "first_time_high": sure.first.high,
-            "unpack_rate_low": unpacking[0],
-            "unpack_rate_high": unpacking[1],
-            "assumptions": _assumptions(device, plan, paths, stack, work, stack_name),
-        }
-        return cls(
-            plan=plan,
-            paths=paths,
-            stack_name=stack_name,
-            stack=stack,
-            design=design,
-            settings=_settings(work),
-            sure=sure,
-            corrected=corrected,
-            refused=starts.refusals(device, plan, work, engine),
-            results=results,
-            by_lengths={},
-            passes={},
-        )
-
-
-def _settings(work: Workload) -> tuple[Any, ...]:
-    return tuple(getattr(work, name) for name in SETTINGS)
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Lowered:
     """A device, a model and what is asked of them but for batch and lengths: laid out, and as numbers."""
 
@@ -207,23 +119,29 @@ class Lowered:
     refused: Mapping[str, str]
     #: the line where start-ups differ in whether they fail
     may_not_start: str
-    #: by the lengths of prompt and output, with and without the steps between them; the same in all settings
-    by_lengths: dict[tuple[int, int, bool], "ByLengths"] = field(compare=False, repr=False)
-    #: passes of a server by how many requests run, under a key of all else that they depend on
-    passes: dict[Hashable, dict[float, Pass]] = field(compare=False, repr=False)
+    #: by the lengths of prompt and output, with and without the steps between them
+    by_lengths: dict[tuple[int, int, bool], "ByLengths"] = field(default_factory=dict, compare=False, repr=False)
     #: what others make of it, by name, and by name and load
-    kept: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
-    kept_by_load: dict[tuple[Any, ...], Any] = field(default_factory=dict, compare=False, repr=False)
+    kept: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, device: HardwareSpec, plan: KvPlan, work: Workload) -> "Lowered":
         """Raises InputError where they do not go together."""
-        key = Same(device), tuple(vars(work)[name] for name in _LAID_OUT), measured_memory.contents(work.calibrated)
-        laid = plan.once(key, lambda: LaidOut.of(device, plan, work))
-        design, stack_name, is_server = laid.design, laid.stack_name, bool(laid.design.memory.is_server)
-        if laid.settings != _settings(work):
-            design = in_settings(design, device, laid.plan, work, stack_name)
-        engine, refused = stack_text(stack_name, work) or "", dict(laid.refused)
+        stack_name, stack = stack_of(device, work)
+        engine = stack_text(stack_name, work) or ""
+        asked, plan = plan, starts.as_stored(device, plan, work, engine)
+        plan, paths = laid_out(device, plan, work)
+        check_weights(device, plan.model, work, stack, stack_name)
+        bits, memory = float(plan.effective_bits), memory_counted(device, work)
+        is_server = memory == "server"
+        sure = intervals.time_intervals(device, plan, work, stack, stack_name)
+        corrected = own_server.correction_of(device, plan, work, stack, stack_name, sure.tokens.logs()[1])
+        unpacking = implementations.rate_range(plan, work, stack)
+        design = design_of(device, plan, work, paths, stack, stack_name)
+        if corrected:
+            sure = sure._replace(tokens=corrected.of(sure.tokens))
+            design = design._replace(stack=design.stack._replace(token_time=corrected.factor))
+        refused = starts.refusals(device, plan, work, engine)
         if design.memory.most_bytes and work.max_total_tokens:
             open_end = design._replace(memory=design.memory._replace(most_bytes=0))
             refused |= starts.of_cells(work, engine, design.memory.most_bytes, capacity.free_bytes(open_end))
@@ -238,30 +156,46 @@ class Lowered:
                 refused |= {"states": may_not_start}
         why_not = starts.why_not(refused)
         results = {
-            **laid.results,
-            "max_num_seqs": work.max_num_seqs,
-            "gpu_memory_utilization": design.memory.asked_share if is_server else None,
-            "prompt_budget_tokens": design.memory.budget_tokens if is_server else None,
+            "device": device.name,
+            "model": plan.model.name,
+            "quantizer": asked.quantizer_name,
+            "key_quantizer": asked.key_quantizer.name,
+            "value_quantizer": asked.value_quantizer.name,
+            **{name: getattr(work, name) for name in _OPEN},
+            "model_kind": kind_of(stack, work),
+            "stack": stack_text(stack_name, work),
+            "tokens": work.token_policy.name,
+            "implementation": implementations.implementation_text(plan),
             "runs": work.other_software or not why_not,
             "runs_why": why_not or None,
+            "key_dequant_path": path_text(paths, "key"),
+            "value_dequant_path": path_text(paths, "value"),
+            "effective_bits": bits,
+            "memory": memory,
+            "gpu_memory_utilization": design.memory.asked_share if is_server else None,
+            "prompt_budget_tokens": design.memory.budget_tokens if is_server else None,
+            "write_amplification": memory_unit.write_amplification(plan),
+            **measured(plan),
+            **quality(plan),
+            "n_devices": work.n_devices,
+            "capacity_bytes": device.reported_bytes if is_server else device.capacity_bytes,
+            "effective_bandwidth_bytes_per_s": effective_bits.effective_bandwidth_bytes_per_s(
+                device.kv_bandwidth.si, bits
+            ),
+            "effective_capacity_bytes": effective_bits.effective_capacity_bytes(device.capacity_bytes, bits),
             "pool_low": pool and pool.low,
             "pool_high": pool and pool.high,
+            "token_time_low": sure.tokens.low,
+            "token_time_high": sure.tokens.high,
+            **intervals.energy_factors(device),
+            "first_time_low": sure.first.low,
+            "first_time_high": sure.first.high,
+            "unpack_rate_low": unpacking[0],
+            "unpack_rate_high": unpacking[1],
+            "assumptions": _assumptions(device, plan, paths, stack, work, stack_name),
         }
         return cls(
-            device=device,
-            plan=laid.plan,
-            paths=laid.paths,
-            stack_name=stack_name,
-            stack=laid.stack,
-            design=design,
-            sure=laid.sure,
-            corrected=laid.corrected,
-            pool=pool,
-            results=results,
-            refused=refused,
-            may_not_start=may_not_start,
-            by_lengths=laid.by_lengths,
-            passes=laid.passes,
+            device, plan, paths, stack_name, stack, design, sure, corrected, pool, results, refused, may_not_start
         )
 
 

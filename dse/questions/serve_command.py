@@ -7,7 +7,6 @@ the longest context (else the model's, which a pool may not hold) and what relea
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
 from typing import Any
 
 from dse.core.specfile import load_json
@@ -251,14 +250,12 @@ def _kv_word(flag: str, spec: QuantizerSpec, model: ModelSpec, stack: str) -> st
     if spec.family.name not in FAMILIES or not is_usual:
         return None
     names = [bare.name] if bare.name in FAMILIES else []
-    names += [name for name, stored in _stored(engines.ENGINES[stack]) if stored == bare.name]
+    names += [
+        entry.name
+        for entry in engine_names.offered(FAMILIES)
+        if entry.engine == engines.ENGINES[stack] and parse(entry.text).name == bare.name
+    ]
     return next((name for name in names if name in words), "auto" if spec.family.exact and "auto" in words else None)
-
-
-@cache
-def _stored(engine: str) -> list[tuple[str, str]]:
-    """The names of an engine for KV types, and the quantizer of each."""
-    return [(entry.name, parse(entry.text).name) for entry in engine_names.offered(FAMILIES) if entry.engine == engine]
 
 
 def _lengths(line: _Line, point: Point, stack: str) -> None:

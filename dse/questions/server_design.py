@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from dse.model import engine, uncertainty
 from dse.model.point import Point
@@ -20,6 +20,7 @@ from dse.serving.steady_state import FixedLengths, TrafficServer
 from dse.specs import server_flags
 from dse.specs.workload import Workload
 
+T = TypeVar("T")
 #: less than a server by so much is rounding
 ROUNDING = 1e-12
 
@@ -296,24 +297,24 @@ class ServerDesign:
         split = layouts.words(vars(self.work))
         return self.design.device.name, str(self.fixed["stack"] or ""), self.design.name, split
 
+    def kept(self, name: str, of: Callable[[], T]) -> T:
+        """Return `of()`, called once for this design in all searches of loads of these lengths."""
+        kept, work, load = self.point.lowered.kept, self.work, self.demand.load
+        if (key := (name, type(load), work.input_tokens, work.output_tokens, work.batch)) not in kept:
+            kept[key] = of()
+        found: T = kept[key]
+        return found
+
     @cached_property
     def traffic(self) -> TrafficServer:
-        """The server of requests that come at random; kept for others of these lengths."""
-        work, kept = self.work, self.point.lowered.kept_by_load
-        key = "traffic", work.input_tokens, work.output_tokens, work.batch
-        if key not in kept:
-            lengths = FixedLengths(work.input_tokens, work.output_tokens)
-            kept[key] = TrafficServer.of(self.design.device, self.design.plan, work, lengths)
-        return replace(kept[key])
+        """The server of requests that come at random."""
+        lengths = FixedLengths(self.work.input_tokens, self.work.output_tokens)
+        made = self.kept("traffic", lambda: TrafficServer.of(self.design.device, self.design.plan, self.work, lengths))
+        return replace(made)  # that only passes are kept for other searches
 
     @cached_property
     def _errors(self) -> ErrorEnds:
-        work, kept = self.work, self.point.lowered.kept_by_load
-        key = "errors", work.input_tokens, work.output_tokens, work.batch
-        if key not in kept:
-            kept[key] = errors_of(engine.speed(self.traffic.point))
-        errors: ErrorEnds = kept[key]
-        return errors
+        return self.kept("errors", lambda: errors_of(engine.speed(self.traffic.point)))
 
     @property
     def late(self) -> Mapping[str, float]:

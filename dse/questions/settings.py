@@ -7,11 +7,12 @@ steps; layouts and kernels stay, so that a server is laid out once for all of th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import product
-from typing import Any, TypeVar
+from typing import Any
 
 from dse.core.errors import DseError
 from dse.model import capacity, lower
@@ -24,7 +25,6 @@ from dse.serving.steady_state import ServerRoom, TrafficServer
 from dse.specs import server_flags
 from dse.specs.workload import SETTINGS
 
-T = TypeVar("T")
 #: loads of which settings are tried
 LOADS = (RequestsAtOnce, RequestsAtRate)
 #: what a search changes, by field; all else as the engine has it
@@ -104,33 +104,19 @@ def _largest_rooms(server: ServerDesign) -> dict[ServerRoom, Changed]:
     return rooms
 
 
-def _rooms_of(budget: float | None) -> Callable[[ServerDesign], dict[ServerRoom, Changed]]:
+def _rooms_of(server: ServerDesign, budget: float | None) -> dict[ServerRoom, Changed]:
     """Settings with such a budget by the room that they give, of equal rooms those with the fewest changes."""
-
-    def in_budget(server: ServerDesign) -> dict[ServerRoom, Changed]:
-        values, found = tried(server), dict[ServerRoom, Changed]()
-        choices = {name: (None, *values[name]) for name in values} | {"prompt_budget_tokens": (budget,)}
-        every = [{n: v for n, v in zip(choices, of, strict=True) if v is not None} for of in product(*choices.values())]
-        for changed in sorted(every, key=len):
-            with suppress(DseError):
-                found.setdefault(_room(server, changed), changed)
-        return found
-
-    return in_budget
-
-
-def _kept(server: ServerDesign, name: str, of: Callable[[ServerDesign], T]) -> T:
-    """Return `of(server)`, called once for a layout, a kind of load and lengths of requests."""
-    work, kept = server.work, server.point.lowered.kept_by_load
-    key = "settings", name, type(server.demand.load), work.input_tokens, work.output_tokens
-    if key not in kept:
-        kept[key] = of(server)
-    found: T = kept[key]
+    values, found = tried(server), dict[ServerRoom, Changed]()
+    choices = {name: (None, *values[name]) for name in values} | {"prompt_budget_tokens": (budget,)}
+    every = [{n: v for n, v in zip(choices, of, strict=True) if v is not None} for of in product(*choices.values())]
+    for changed in sorted(every, key=len):
+        with suppress(DseError):
+            found.setdefault(_room(server, changed), changed)
     return found
 
 
 def _largest(server: ServerDesign) -> dict[ServerRoom, Changed]:
-    return _kept(server, "largest", _largest_rooms)
+    return server.kept("largest", partial(_largest_rooms, server))
 
 
 def most(server: ServerDesign) -> float:
@@ -150,7 +136,7 @@ def rooms(server: ServerDesign) -> list[tuple[float, ServerRoom, Changed]]:
     for largest, said in _largest(server).items():
         if bound := _most_in(server, largest):
             budget = said.get("prompt_budget_tokens")
-            in_budget = _kept(server, f"rooms, {budget}", _rooms_of(budget))
+            in_budget = server.kept(f"rooms of {budget}", partial(_rooms_of, server, budget))
             found += [(bound, room, changed) for room, changed in in_budget.items() if changed]
     server.found[rooms] = sorted(found, key=lambda one: len(one[2]))
     return server.found[rooms]  # type: ignore[no-any-return]

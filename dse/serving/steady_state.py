@@ -15,7 +15,7 @@ from dse.model.formulas.steady import mean_prompt_of_tokens, mean_reserved_token
 from dse.model.kv_layout import KvPlan
 from dse.model.lower import BATCHINGS, check_traffic, with_admission
 from dse.model.point import Point
-from dse.model.records import CHUNKED, CONTINUOUS, STATIC, Design, Load
+from dse.model.records import CHUNKED, CONTINUOUS, STATIC, Design
 from dse.model.results import assumed_behind
 from dse.model.server import AtOnce, Cycle, Pass, ServerResults, last_pass, server_results
 from dse.model.step import Terms
@@ -25,8 +25,6 @@ from dse.specs.workload import Workload
 
 T = TypeVar("T")
 Batching = Literal["static", "continuous", "chunked"]
-#: lengths and tokens of a step of which passes of a layout are kept
-MOST_KEPT = 64
 #: places at which the longest of several prompts is taken, and the mean over lengths
 N_LONGEST, N_LENGTHS = 32, 9
 
@@ -182,7 +180,8 @@ class TrafficServer:
     places: int
     #: what of prompts is found
     reused: FoundPrompts | None = None
-    _known: dict[float, Pass] = field(default_factory=dict, compare=False, repr=False)
+    #: passes by requests and tokens of a step, whatever fits
+    _known: dict[tuple[float, int], Pass] = field(default_factory=dict, compare=False, repr=False)
     _made: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @classmethod
@@ -230,16 +229,13 @@ class TrafficServer:
             fitting=fitting,
             places=min(work.batch or load.most_at_once, fitting),
             reused=reused,
-            _known=_passes(point, moments, design.load) if reused is None else {},
         )
 
     def in_room(self, room: ServerRoom) -> "TrafficServer":
         """The server with other places and tokens of a step."""
         if room not in self._made:
-            load = self.design.load._replace(step_tokens=room.step_tokens)
-            known = _passes(self.point, self.lengths, load) if self.reused is None else {}
-            design, places = self.design._replace(load=load), room.places
-            self._made[room] = replace(self, design=design, fitting=places, places=places, _known=known)
+            design = self.design._replace(load=self.design.load._replace(step_tokens=room.step_tokens))
+            self._made[room] = replace(self, design=design, fitting=room.places, places=room.places)
         found: TrafficServer = self._made[room]
         return found
 
@@ -252,14 +248,14 @@ class TrafficServer:
 
     def cycle(self, n: float) -> Pass:
         """The cycle with `n` requests at once, 1 to `places`; in steps of one, of which the mean is taken."""
-        if n not in self._known:
+        if (key := (n, self.design.load.step_tokens)) not in self._known:
             cycle_pass = self._pass(n, 1.0)
             if self.n_apart > 1:
                 cycle_pass = self._pass(n, self._longest(cycle_pass.cycle))
             elif self.n_apart and self.prompt_spread and self.design.load.batching == CONTINUOUS:
                 cycle_pass = self._mean_pass(n)
-            self._known[n] = self._loaded(cycle_pass)
-        return self._known[n]
+            self._known[key] = self._loaded(cycle_pass)
+        return self._known[key]
 
     def _loaded(self, unloaded: Pass) -> Pass:
         """The cycle with what comes from host memory: a step waits for its prompts' blocks."""
@@ -319,16 +315,6 @@ class TrafficServer:
     def full(self) -> ServerResults:
         """The server whose places are always taken; at least one request must fit."""
         return self.closed(float(self.places))
-
-
-def _passes(point: Point, moments: LengthMoments, load: Load) -> dict[float, Pass]:
-    """Passes that are known of requests of these lengths, the same whatever fits; kept where lengths are alike."""
-    if not isinstance(moments, FixedLengths):
-        return {}
-    known, key = point.lowered.passes, (moments, load.step_tokens, load.batching)
-    if key not in known and len(known) >= MOST_KEPT:
-        known.clear()
-    return known.setdefault(key, {})
 
 
 def _prompt_sums(

@@ -585,10 +585,8 @@ class Workload:
     )
 
     def __post_init__(self) -> None:
-        said = vars(self)
         for name, field in ASKED.items():
-            if (value := said[name]) is not field.default:
-                field.check(value)
+            field.check(getattr(self, name))
         if self.prefix_tokens > self.input_tokens:
             raise InputError(
                 f"prefix = {self.prefix_tokens}: must be a whole number from 0 to {self.input_tokens:,}, the prompt"
