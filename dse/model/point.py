@@ -121,8 +121,8 @@ class Lowered:
     may_not_start: str
     #: by the lengths of prompt and output, with and without the steps between them
     by_lengths: dict[tuple[int, int, bool], "ByLengths"] = field(default_factory=dict, compare=False, repr=False)
-    #: what others make of it, by name, and by name and load
-    kept: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
+    #: what others make of it, by name
+    kept: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, device: HardwareSpec, plan: KvPlan, work: Workload) -> "Lowered":

@@ -176,8 +176,6 @@ class RequestsAtRate(ServedLoad):
 
     def holds_within(self, server: ServerDesign, limits: Mapping[str, float], is_sure: bool) -> float:
         """By halving below the saturated rate."""
-        if not server.traffic.places:
-            return 0.0
         full_rate = server.traffic.full.requests_per_s
         most = server.most if is_sure else MOST_LOAD * full_rate
         if not most or not limits:
@@ -252,16 +250,12 @@ class ServerDesign:
 
     def in_settings(self, changed: Mapping[str, Any]) -> ServerDesign:
         """The server in other settings of its engine than its own."""
-        key = tuple(changed.items())
-        if key not in self._in_settings:
+        if (key := tuple(changed.items())) not in self.found:
             other = ServerDesign(self.asked, self.design, replace(self.work, **changed), self.demand)
             other.settings, other.own = dict(changed), self
-            self._in_settings[key] = other
-        return self._in_settings[key]
-
-    @cached_property
-    def _in_settings(self) -> dict[Any, ServerDesign]:
-        return {(): self}
+            self.found[key] = other
+        server: ServerDesign = self.found[key]
+        return server
 
     @property
     def fixed(self) -> Mapping[str, Any]:
@@ -298,11 +292,12 @@ class ServerDesign:
         return self.design.device.name, str(self.fixed["stack"] or ""), self.design.name, split
 
     def kept(self, name: str, of: Callable[[], T]) -> T:
-        """Return `of()`, called once for this design in all searches of loads of these lengths."""
-        kept, work, load = self.point.lowered.kept, self.work, self.demand.load
-        if (key := (name, type(load), work.input_tokens, work.output_tokens, work.batch)) not in kept:
-            kept[key] = of()
-        found: T = kept[key]
+        """Return `of()`, called once for this design in searches of a load of these lengths, till other lengths come."""
+        kept, work = self.point.lowered.kept, self.work
+        load = type(self.demand.load), work.input_tokens, work.output_tokens, work.batch
+        if kept.get(name, (None,))[0] != load:
+            kept[name] = load, of()
+        found: T = kept[name][1]
         return found
 
     @cached_property
@@ -313,18 +308,19 @@ class ServerDesign:
         return replace(made)  # that only passes are kept for other searches
 
     @cached_property
-    def _errors(self) -> ErrorEnds:
+    def errors(self) -> ErrorEnds:
+        """Ends of the intervals of the full server."""
         return self.kept("errors", lambda: errors_of(engine.speed(self.traffic.point)))
 
     @property
     def late(self) -> Mapping[str, float]:
         """The upper end of the interval of each time over what is computed, by column."""
-        return self._errors.late
+        return self.errors.late
 
     @property
     def slowest(self) -> float:
         """The low end of the interval of the rate over what is computed, at most 1."""
-        return self._errors.slowest
+        return self.errors.slowest
 
     @cached_property
     def least_late(self) -> Mapping[str, float]:
@@ -351,7 +347,7 @@ class ServerDesign:
     @cached_property
     def holds(self) -> float:
         """The largest load at which it surely keeps all limits; 0 where there is none."""
-        return self.holds_within(self.demand.limits)
+        return self.holds_within(self.demand.limits) if self.most else 0.0
 
     @cached_property
     def likely_holds(self) -> float:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 from dse.core.errors import DseError
 from dse.model import capacity, lower
@@ -21,7 +21,7 @@ from dse.questions.common import TIE
 from dse.questions.limits import LEAST_LOAD, MOST_LOAD
 from dse.questions.server_design import ROUNDING, ErrorEnds, RequestsAtOnce, RequestsAtRate, ServerDesign, errors_of
 from dse.serving.at_rate import AtRate, waits_at
-from dse.serving.steady_state import ServerRoom, TrafficServer
+from dse.serving.steady_state import TrafficServer
 from dse.specs import server_flags
 from dse.specs.workload import SETTINGS
 
@@ -29,6 +29,13 @@ from dse.specs.workload import SETTINGS
 LOADS = (RequestsAtOnce, RequestsAtRate)
 #: what a search changes, by field; all else as the engine has it
 Changed = Mapping[str, Any]
+
+
+class ServerRoom(NamedTuple):
+    """Requests that a server runs at once, and tokens of a step with prompts."""
+
+    places: int
+    step_tokens: int
 
 
 def tried(server: ServerDesign) -> dict[str, tuple[float, ...]]:
@@ -146,7 +153,7 @@ def _most_in(server: ServerDesign, room: ServerRoom) -> float:
     """The load that a server with other tokens of a step, and as many places or fewer, holds: no more than this."""
     if server.demand.load.is_whole or not room.places:
         return float(room.places)
-    full = server.traffic.in_room(room)  # where a request alone keeps the limits
+    full = _in_room(server, room)  # where a request alone keeps the limits
     is_kept = _keeps_limits(server, full.closed(1.0), server.least_late)
     return MOST_LOAD * server.least_slow * full.full.requests_per_s if is_kept else 0.0
 
@@ -160,21 +167,35 @@ def keeps_in(server: ServerDesign, room: ServerRoom, amount: float) -> bool:
     """Whether a server with other room surely keeps its limits at a load: requests at once, whether it has places."""
     if server.demand.load.is_whole or not room.places:
         return room.places >= amount
-    full = server.traffic.in_room(room)
+    full = _in_room(server, room)
     rate = full.full.requests_per_s
     if amount > MOST_LOAD * rate * (1 + TIE):
         return False
     waits = waits_at(full, max(amount, LEAST_LOAD * rate))
     if waits is None or not _keeps_limits(server, waits, server.least_late):
         return False
-    late, slowest = full.kept(_errors)
+    late, slowest = _errors(server, room)
     return amount <= MOST_LOAD * slowest * rate * (1 + TIE) and _keeps_limits(server, waits, late)
 
 
-def _errors(traffic: TrafficServer) -> ErrorEnds:
-    """The ends of a full server of `TrafficServer.in_room`."""
-    parts = traffic.point.run(traffic.places).wave._asdict() | traffic.full._asdict()
-    return errors_of({**traffic.point.lowered.results, **parts, "running_batch": traffic.places})
+def _in_room(server: ServerDesign, room: ServerRoom) -> TrafficServer:
+    """The server with other places and tokens of a step; passes that are known stay so."""
+    if (key := ("full", room)) not in server.found:
+        full = server.traffic
+        design = full.design._replace(load=full.design.load._replace(step_tokens=room.step_tokens))
+        server.found[key] = replace(full, design=design, fitting=room.places, places=room.places)
+    of: TrafficServer = server.found[key]
+    return of
+
+
+def _errors(server: ServerDesign, room: ServerRoom) -> ErrorEnds:
+    """The ends of the full server in a room."""
+    if (key := ("errors", room)) not in server.found:
+        full = _in_room(server, room)
+        parts = full.point.run(full.places).wave._asdict() | full.full._asdict()
+        server.found[key] = errors_of({**full.point.lowered.results, **parts, "running_batch": full.places})
+    ends: ErrorEnds = server.found[key]
+    return ends
 
 
 def _keeps(server: ServerDesign, room: ServerRoom, amount: float) -> bool:

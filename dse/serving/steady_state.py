@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import exp, lcm, log
 from statistics import NormalDist
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar, get_args
+from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 from dse.core.errors import InputError, show
 from dse.model.batch import step_shares
@@ -23,7 +23,6 @@ from dse.serving.step_times import MIN_CONTEXT_TOKENS
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.workload import Workload
 
-T = TypeVar("T")
 Batching = Literal["static", "continuous", "chunked"]
 #: places at which the longest of several prompts is taken, and the mean over lengths
 N_LONGEST, N_LENGTHS = 32, 9
@@ -59,13 +58,6 @@ class Scheduler(NamedTuple):
     #: most tokens of a step with prompts
     step_tokens: int | None = None
     host: HostMemory | None = None
-
-
-class ServerRoom(NamedTuple):
-    """Requests that a server runs at once, and tokens of a step with prompts, which settings of its engine change."""
-
-    places: int
-    step_tokens: int
 
 
 #: nothing said: as the server's release does
@@ -182,7 +174,6 @@ class TrafficServer:
     reused: FoundPrompts | None = None
     #: passes by requests and tokens of a step, whatever fits
     _known: dict[tuple[float, int], Pass] = field(default_factory=dict, compare=False, repr=False)
-    _made: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @classmethod
     def of(
@@ -230,14 +221,6 @@ class TrafficServer:
             places=min(work.batch or load.most_at_once, fitting),
             reused=reused,
         )
-
-    def in_room(self, room: ServerRoom) -> "TrafficServer":
-        """The server with other places and tokens of a step."""
-        if room not in self._made:
-            design = self.design._replace(load=self.design.load._replace(step_tokens=room.step_tokens))
-            self._made[room] = replace(self, design=design, fitting=room.places, places=room.places)
-        found: TrafficServer = self._made[room]
-        return found
 
     @property
     def computed(self) -> tuple[float, float]:
@@ -299,13 +282,6 @@ class TrafficServer:
         k, spread = self.n_apart * group_share / share, self.prompt_spread
         places = (NormalDist().inv_cdf(((i + 0.5) / N_LONGEST) ** (1 / k)) for i in range(N_LONGEST))
         return sum(exp(spread * (x - spread / 2)) for x in places) / N_LONGEST
-
-    def kept(self, of: Callable[["TrafficServer"], T]) -> T:
-        """Return `of(self)`, called once."""
-        if of not in self._made:
-            self._made[of] = of(self)
-        found: T = self._made[of]
-        return found
 
     def closed(self, n: float) -> ServerResults:
         """The server of a closed loop of `n` requests that all have a place."""
