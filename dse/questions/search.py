@@ -246,24 +246,12 @@ class Search:
     def at(self, amount: float, among: Sequence[Fleet] | None = None) -> Fleet | None:
         """The best fleet at another load, half to twice of this one; None where none is allowed."""
         demand, fleets = self.demand.of(amount), self.found if among is None else among
-        key, bounds = OBJECTIVES[self.objective], [(self._least(fleet.server.own, amount), fleet) for fleet in fleets]
         best: Fleet | None = None
-        for (least, usd), fleet in sorted(bounds, key=lambda bound: bound[0]):
-            if best and least > key(best)[0] * (1 + common.TIE):
-                break
-            if usd <= self.budget.usd_per_hour * (1 + common.TIE):
-                most_usd = best.usd_per_hour if best and self.objective == "cost" else math.inf
-                moved = self.allowed(filter(None, [self.fleet(fleet.server.own, demand, most_usd)]))
-                best = min([*moved, *filter(None, [best])], key=key)
+        for fleet in fleets:
+            most_usd = best.usd_per_hour if best and self.objective == "cost" else math.inf
+            moved = self.fleet(fleet.server.own, demand, most_usd)
+            best = min(self.allowed(filter(None, (best, moved))), key=OBJECTIVES[self.objective], default=None)
         return best
-
-    def _least(self, server: ServerDesign, amount: float) -> tuple[float, float]:
-        """No more than the objective of a server's fleets for a load, of those that count servers, and their cost."""
-        if self.objective not in COUNTED or not (most := self.most(server)):
-            return -math.inf, 0.0
-        n = max(math.ceil(amount / most * (1 - ROUNDING)), 1)
-        usd = self.price(server).usd_per_hour(server.n_devices, n)
-        return (usd if self.objective == "cost" else float(n * server.n_devices)), usd
 
     @property
     def tried_usd(self) -> float:
