@@ -182,9 +182,8 @@ class Search:
         for least_usd, server in tried:
             if prunes and least_usd > SPEND * best_usd * (1 + common.TIE):
                 break
-            if (
-                fleet := search.fleet(server, demand, SPEND * best_usd if prunes else math.inf)
-            ) and fleet.server.starts:
+            fleet = search.fleet(server, demand, SPEND * best_usd if prunes else math.inf)
+            if fleet and fleet.server.starts:
                 found.append(fleet)
                 best_usd = min(best_usd, fleet.usd_per_hour)
         found.sort(key=OBJECTIVES[objective])

@@ -292,7 +292,7 @@ class ServerDesign:
         return self.design.device.name, str(self.fixed["stack"] or ""), self.design.name, split
 
     def kept(self, name: str, of: Callable[[], T]) -> T:
-        """Return `of()`, called once for this design in searches of a load of these lengths, till other lengths come."""
+        """Return `of()`, called once for this design in searches of a load of these lengths."""
         kept, work = self.point.lowered.kept, self.work
         load = type(self.demand.load), work.input_tokens, work.output_tokens, work.batch
         if kept.get(name, (None,))[0] != load:
