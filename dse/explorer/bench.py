@@ -16,7 +16,7 @@ from dse.specs.weights import WIDE_BITS
 from dse.specs.workload import ASKED, weights_text
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class BenchRow:
     """A design: its place from 0, what it is called, and its answer, or what is wrong with it."""
 
@@ -91,7 +91,7 @@ def evaluate(values: Mapping[str, Any], designs: tray.Tray) -> Bench:
         except Exception as error:
             row["wrong"] = as_said(error)
     names = _names(designs, [row.get("asked") for row in found])
-    rows = (BenchRow(at, name, **row) for at, (name, row) in enumerate(zip(names, found, strict=True)))
+    rows = (BenchRow(at=at, name=name, **row) for at, (name, row) in enumerate(zip(names, found, strict=True)))
     return Bench(values, tuple(rows), designs.at)
 
 

@@ -59,7 +59,7 @@ def settled(search: Search, progress: Progress | None = None) -> Search:
 
 
 def _again_text(load: TraceLoad, fleet: Fleet) -> str:
-    """How to run it again, of the trace at its own rate."""
+    """The command that runs it again, of the trace at its own rate."""
     if abs(fleet.load / load.own_rate - 1) > TIE:
         return ""
     longest = f" --max-model-len {load.longest_tokens}" if load.n_left_out else ""
@@ -147,7 +147,7 @@ def _n_traces(load: TraceLoad, requests_per_s: float) -> int:
 
 
 def _share(load: TraceLoad, requests_per_s: float) -> Requests:
-    """What a server gets of the trace, or of as many as its rate takes."""
+    """The part of the trace that a server gets, or of as many copies as its rate takes."""
     n_traces = _n_traces(load, requests_per_s)
     n_servers = max(round(n_traces * load.own_rate / requests_per_s), 1)
     if (key := ("share", n_traces, n_servers)) not in load.known:

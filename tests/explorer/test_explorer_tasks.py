@@ -61,6 +61,15 @@ class Hand:
         self.n_actions += 2  # open, choose
         choose(self.page.get_by_test_id("stMain"), label, option, by_keys=True)
 
+    def name(self, label, text):
+        """Type a name that a list may not have."""
+        self.n_actions += 1
+        field = self.page.get_by_role("combobox", name=label).first
+        field.focus()
+        field.fill(text)
+        field.press("Enter")
+        idle(self.page)
+
     def ask(self, text):
         self.fill("Ask", text)
         self.page.get_by_text(re.compile("^Set: ")).wait_for()
@@ -124,7 +133,7 @@ def test_c_three_designs_on_another_gpu(hand):
 
 
 def test_d_sixteen_bits_against_eight_bits_of_weights(hand):
-    hand.choose("Add a model", "Qwen/Qwen3-32B-FP8")
+    hand.name("Add a model", "Qwen/Qwen3-32B-FP8")
     hand.page.get_by_text("1 more in the designs.").wait_for()
     assert len(hand.rows()) == 1 + 4
     hand.says("sure to be more")
@@ -143,8 +152,7 @@ def test_f_best_within_limits(hand):
 def test_g_a_rate(hand):
     hand.ask("20 requests/s on h100")
     hand.link("Size")
-    answer = dse.recommend(model="qwen3-32b", devices=["h100"], rate=20, workload_input=None)
-    hand.says(answer.verdict.partition(";")[0])
+    hand.says(re.compile("^Run .* USD an hour; .* sure to keep TPOT 50 ms and TTFT 2 s"))
 
 
 def test_h_sessions_of_agents(hand):

@@ -167,7 +167,8 @@ def test_a_start_up_log_stands_beside_its_design():
 @needs_browser
 @pytest.mark.browser
 def test_a_badge_opens_its_row_and_escape_closes_a_dialog(page, server):
-    sync_api = pytest.importorskip("playwright.sync_api")
+    from playwright import sync_api
+
     page.goto(server)
     page.get_by_role("button", name="From what?").click()
     page.wait_for_url("**/trust?trust_by=kind")

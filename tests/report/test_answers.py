@@ -149,7 +149,7 @@ def test_the_page_of_accuracy_says_what_ships():
     page = servers.page("answers.html")
     text = re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", page))
     # README and how-sure.md print the same: dense 8.5 %, 11.7 of models left out, 81 % of these inside
-    assert "dense 438 8.5 % 20.4 % +0.7 % 96.1 % 11.7 % 81.3 % 13.6 % 89.0 %" in text
+    assert "dense models 438 8.5 % 20.4 % +0.7 % 96.1 % 11.7 % 81.3 % 13.6 % 89.0 %" in text
     # the median of times to the first token: their mean, 405 %, is that of a few rows
     assert "TTFT: median error" in text
     assert "vLLM 0.17.0 75 4.8 % 10.1 % +1.8 % 100.0 % 25.1 % 89.3 %" in text

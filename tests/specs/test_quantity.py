@@ -102,7 +102,7 @@ def test_a_field_of_a_page_refuses_a_decimal_comma():
     edits = sidebar.with_edit("", "memory_bandwidth", "9,6 TB/s", "4.8 TB/s")
     assert edits == "memory_bandwidth=9,6 TB/s"
     assert sidebar.edits_by_field(edits) == {"memory_bandwidth": "9,6 TB/s"}
-    app = opened("compare", device="h200")
+    app = opened("answer", device="h200")
     app.session_state["device numbers"] = True
     app.run()
     app.text_input(key="number of memory_bandwidth").set_value("9,6 TB/s").run()

@@ -34,7 +34,7 @@ class Trace:
     content: bytes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Card:
     """A deployment: its head, a cell for each label, the command that starts a server, and the server as a design."""
 
@@ -106,7 +106,16 @@ def _sized(answer: Any, fields: Mapping[str, Mapping[str, Any]], model: str, sai
         command = fleet.server.command
         cells = tuple(line[at] for line in lines)
         design = {**fields[fleet.server.asked], **_server_fields(fleet)}
-        cards.append(Card(head, cells, fleet.n_servers, command.line, "; ".join(command.cannot), design))
+        cards.append(
+            Card(
+                head=head,
+                cells=cells,
+                n_servers=fleet.n_servers,
+                command=command.line,
+                not_in_command="; ".join(command.cannot),
+                design=design,
+            )
+        )
     source = recommend.source_of(answer)
     chart, table = FIGURES["recommend"].chart(source.table, source.about), source.table
     questions: tuple[PredictLoad, ...] = ()

@@ -23,10 +23,8 @@ from dse.explorer.request import PointRequest
 from dse.explorer.size.axis_texts import axis_problem, more_axes, values_of
 from dse.explorer.widgets import escaped
 from dse.figures.charts import design_front
-from dse.figures.charts.interactivity import DEVICE, USER
-from dse.figures.drawing import axes, marks, style
-from dse.figures.drawing.chart import Axis, Chart, Panel, Series, hover_box
-from dse.model import quality
+from dse.figures.charts.design_front import QUALITY, RATES
+from dse.figures.drawing.chart import Chart, hover_box
 from dse.model.results import RESULT_UNITS, shown_unit
 from dse.operations.declare import words_of
 from dse.operations.face import Name, call_of, script
@@ -52,8 +50,8 @@ _HELD = "size table"
 FILE, FOLDER = "sweep.toml", "sweep-result"
 #: columns that a sweep does not have: what each is of those that it has
 PER = {"tokens_per_s_a_device": ("throughput_tokens_per_s", "n_devices"), "tokens_per_s_a_user": ("", "tpot_s")}
-_WORDS = {"tokens_per_s_a_device": DEVICE, "tokens_per_s_a_user": USER}
-_UNITS = dict.fromkeys(PER, "token/s")
+_WORDS = {name: words for name, (words, _) in RATES.items()}
+_UNITS = {name: unit for name, (_, unit) in RATES.items()}
 #: what can be an axis of the figure, and whether more or less of it is better
 SENSES = {
     **dict.fromkeys((*PER, "throughput_tokens_per_s", "max_batch", "max_context_tokens"), "max"),
@@ -62,10 +60,6 @@ SENSES = {
     ),
     **dict.fromkeys(("sample_perplexity_frac", "score_drop_frac", "measured_error"), "min"),
 }
-#: by which formats are colored: nothing lost, to most
-QUALITY = "sample_perplexity_frac"
-_BEST_COLOR, _WORST_COLOR = (0x00, 0x72, 0xB2), (0xD5, 0x5E, 0x00)
-_BEST = "best"
 _HOW = "Values with commas between, or a range: `1 to 256 factor 2`, `16 to 64 step 16`."
 
 
@@ -443,43 +437,11 @@ def _rows(front: DesignFront, values: Mapping[str, Any]) -> pd.DataFrame:
 
 
 def chart_of(front: DesignFront, best: pd.Series, values: Mapping[str, Any], wanted: Mapping[str, float]) -> Chart:
-    """A line a format through what none of its designs beats, colored by its quality; a star at the best."""
+    """The figure of the fronts."""
     x, y = values[X.key], values[Y.key]
-    table = front.table
-    x_axis, y_axis = (_axis(name, [float(value) for value in table[name]]) for name in (x, y))
-    groups = list(table.groupby("quantizer", sort=False)) if "quantizer" in front.by else [("designs", table)]
-    lost = {name: float(rows[QUALITY].iloc[0]) if QUALITY in rows else float("nan") for name, rows in groups}
-    groups.sort(key=lambda pair: (lost[pair[0]] != lost[pair[0]], lost[pair[0]]))
-    series: list[Series] = []
-    for i, (name, rows) in enumerate(groups):
-        rows = rows.sort_values([x, y], kind="stable")
-        loss = None if lost[name] != lost[name] else lost[name]
-        said = f"{name} ({quality.rise_text({QUALITY: loss})})" if QUALITY in table else str(name)
-        look = style.Style(_color(i, len(groups)), "solid", style.STYLES[i % len(style.STYLES)].marker)
-        hover = (_hover(front, row, (x, y)) for _, row in rows.iterrows())
-        series.append(marks.line(said, rows[x], rows[y], look, hover))
-    if x == "tokens_per_s_a_user" and "tpot_s" in wanted:
-        series.insert(0, marks.rule("limit", y_axis, 1 / wanted["tpot_s"], style.GRAY, "dot", upright=True))
-    star = style.mark(style.KEY_CHOSEN, (float(best[x]),), (float(best[y]),), 2.0)
-    series.append(replace(star, name=_BEST))
+    table = front.table if "quantizer" in front.by else front.table.drop(columns="quantizer", errors="ignore")
     title = f"Best trade-offs: {_heading(y).lower()} against {_heading(x).lower()}"
-    notes = ("In brackets: rise of perplexity on the sample.",) if QUALITY in table else ()
-    panel = Panel("", x_axis, y_axis, tuple(series))
-    key = replace(style.KEY_CHOSEN, name=_BEST)
-    return Chart(title, panels=(panel,), panel_height_pt=260, keys=(key,), notes=notes)
-
-
-def _axis(name: str, values: Sequence[float]) -> Axis:
-    if name in PER:
-        return (axes.log2 if name == "tokens_per_s_a_user" else axes.linear)(_WORDS[name], _UNITS[name], values)
-    return design_front.axis(name, RESULT_UNITS.get(name, ""), values)
-
-
-def _color(i: int, n: int) -> str:
-    """From that of nothing lost to that of most."""
-    share = i / max(n - 1, 1)
-    parts = (round(a + share * (b - a)) for a, b in zip(_BEST_COLOR, _WORST_COLOR, strict=True))
-    return "#" + "".join(f"{part:02X}" for part in parts)
+    return design_front.trade_offs(table, best, x, y, wanted, title, lambda row: _hover(front, row, (x, y)))
 
 
 def _hover(front: DesignFront, row: pd.Series, shown: Sequence[str]) -> str:

@@ -32,7 +32,7 @@ def show(rows: Sequence[BenchRow], current: BenchRow, address: str) -> None:
 
 
 def verdict(rows: Sequence[BenchRow]) -> str:
-    """What binds each design, with its share of decoding and of prompts, as `dse point --all` prints them."""
+    """The part that binds each design, with its share of decoding and of prompts, as `dse point --all` prints them."""
     bound: dict[str, list[str]] = {}
     for row in rows:
         binds = row.result["bound"]

@@ -1,4 +1,4 @@
-"""What if: the best format over batch and prompt, crossovers, and the numbers of a device that a result rests on."""
+"""Other conditions: the best format over batch and prompt, crossovers, and the numbers that a result rests on."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -127,7 +127,7 @@ def show_doubt(asked: CrossoverRequest, address: str) -> None:
 
 
 def _tornado(name: str, answer: Effects, crossover: CrossoverRequest, address: str) -> None:
-    """What holds as the numbers are, and effects of numbers, a figure a design."""
+    """The verdict as the numbers are, and effects of numbers, a figure a design."""
     said = ". ".join(answer.verdict)
     st.markdown(f"**{widgets.escaped(f'{answer.design}: {said}.')}**")
     _panels(name, answer, crossover, address, figure.tall)

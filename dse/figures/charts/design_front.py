@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -9,11 +10,13 @@ import numpy as np
 import pandas as pd
 
 from dse.core.units import human
+from dse.figures.charts.interactivity import DEVICE, USER
 from dse.figures.drawing import axes, marks, style, whiskers
 from dse.figures.drawing.chart import Axis, Chart, Panel, Series, hover_box
 from dse.figures.registry import by, figure
 from dse.figures.source import Source
-from dse.model.results import shown_unit, title
+from dse.model import quality
+from dse.model.results import RESULT_UNITS, shown_unit, title
 from dse.questions.common import refused_text
 from dse.sweep.pareto import sure
 from dse.sweep.pareto.designs import DesignFront, label
@@ -213,3 +216,61 @@ def _beaten(cloud: pd.DataFrame, front: pd.DataFrame) -> pd.DataFrame:
 
     best = set(rows(front))
     return cloud.loc[[row not in best for row in rows(cloud)]]
+
+
+#: by which formats are colored: nothing lost, to most
+QUALITY = "sample_perplexity_frac"
+#: columns that a sweep does not have -> their words and units
+RATES = {"tokens_per_s_a_device": (DEVICE, "token/s"), "tokens_per_s_a_user": (USER, "token/s")}
+_BEST_COLOR, _WORST_COLOR = (0x00, 0x72, 0xB2), (0xD5, 0x5E, 0x00)
+_BEST = "best"
+
+
+def trade_offs(
+    table: pd.DataFrame,
+    best: pd.Series,
+    across: str,
+    upward: str,
+    wanted: Mapping[str, float],
+    title: str,
+    hover: Callable[[pd.Series], str],
+) -> Chart:
+    """A line a format through what none of its designs beats, with a star at the best.
+
+    `table` has the designs of the fronts, with a column `quantizer` where they are found by it; `wanted` limits in
+    seconds by column; `hover` the text of a design.
+    """
+    x_axis, y_axis = (_rate_axis(name, table[name]) for name in (across, upward))
+    groups = list(table.groupby("quantizer", sort=False)) if "quantizer" in table else [("designs", table)]
+    lost = {name: float(rows[QUALITY].iloc[0]) if QUALITY in rows else float("nan") for name, rows in groups}
+    groups.sort(key=lambda pair: (lost[pair[0]] != lost[pair[0]], lost[pair[0]]))
+    series: list[Series] = []
+    for i, (name, rows) in enumerate(groups):
+        rows = rows.sort_values([across, upward], kind="stable")
+        loss = None if lost[name] != lost[name] else lost[name]
+        said = f"{name} ({quality.rise_text({QUALITY: loss})})" if QUALITY in table else str(name)
+        look = style.Style(_loss_color(i, len(groups)), "solid", style.STYLES[i % len(style.STYLES)].marker)
+        texts = (hover(row) for _, row in rows.iterrows())
+        series.append(marks.line(said, rows[across], rows[upward], look, texts))
+    if across == "tokens_per_s_a_user" and "tpot_s" in wanted:
+        series.insert(0, marks.rule("limit", y_axis, 1 / wanted["tpot_s"], style.GRAY, "dot", upright=True))
+    star = style.mark(style.KEY_CHOSEN, (float(best[across]),), (float(best[upward]),), 2.0)
+    series.append(replace(star, name=_BEST))
+    notes = ("In brackets: rise of perplexity on the sample.",) if QUALITY in table else ()
+    panel = Panel("", x_axis, y_axis, tuple(series))
+    key = replace(style.KEY_CHOSEN, name=_BEST)
+    return Chart(title, panels=(panel,), panel_height_pt=260, keys=(key,), notes=notes)
+
+
+def _rate_axis(name: str, column: pd.Series) -> Axis:
+    values = [float(value) for value in column]
+    if name in RATES:
+        return (axes.log2 if name == "tokens_per_s_a_user" else axes.linear)(*RATES[name], values)
+    return axis(name, RESULT_UNITS.get(name, ""), values)
+
+
+def _loss_color(i: int, n: int) -> str:
+    """From that of nothing lost to that of most."""
+    share = i / max(n - 1, 1)
+    parts = (round(a + share * (b - a)) for a, b in zip(_BEST_COLOR, _WORST_COLOR, strict=True))
+    return "#" + "".join(f"{part:02X}" for part in parts)
