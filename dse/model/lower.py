@@ -212,6 +212,18 @@ def design_of(
     )
 
 
+def in_settings(design: Design, device: HardwareSpec, plan: KvPlan, work: Workload, stack_name: str | None) -> Design:
+    """The design of a plan as `laid_out` in other settings of its server (`SETTINGS`)."""
+    load = load_of(
+        work,
+        most_at_once(device, work, stack_name),
+        design.load.product_bits,
+        design.load.batching,
+        step_tokens_of(device, work, stack_name),
+    )
+    return design._replace(load=load, memory=memory_of(device, plan, work, stack_name))
+
+
 def layers_of(plan: KvPlan, policy: Policy = FULL, prompt: PromptFit | None = None) -> tuple[Layer, ...]:
     """Collect the operations of attention, equal layers together; over prompts as their kernel, `prompt`, has them."""
     counts: dict[Layer, int] = {}

@@ -88,6 +88,10 @@ COMPARED = (
 )
 
 
+#: steps between no share and all
+N_SHARES = 32
+
+
 def parts(stack: StackSpec | None, tokens: Interval) -> dict[str, Interval]:
     """The intervals of the parts of a step, from the errors of the fits behind each; at the peak, that of the step."""
     if stack is None:
@@ -244,6 +248,14 @@ def joined(tokens: Interval, first: Interval, share: float, correlation: float) 
     joint_half = math.sqrt(shares[0] ** 2 + shares[1] ** 2 + 2 * correlation * shares[0] * shares[1])
     joint = Interval.of_logs(share * middle + (1 - share) * other_middle, joint_half, tokens.why)
     return joint._replace(low=min(joint.low, 1.0), high=max(joint.high, 1.0))  # a prediction is inside of its own
+
+
+def least_slow(results: Mapping[str, Any]) -> float:
+    """The low end of the interval of a server's rate over what is predicted, at most 1 and no less than that of any
+    share of the time that decodes; `results` are those that no batch changes."""
+    tokens, first = (of_column(results, name, kernels=False) for name in ("tpot_s", "ttft_s"))
+    shares = (joined(tokens, first, n / N_SHARES, catalog.shared_errors().first) for n in range(N_SHARES + 1))
+    return min(max(one.inverse().low for one in shares), 1.0)
 
 
 def with_kernels(tokens: Interval, results: Mapping[str, Any]) -> Interval:

@@ -65,7 +65,8 @@ class Recommend(AssumesLike, WithAgents, WithHost, WithLimits, Sourced, WithFigu
     """Recommend what to run for a load: devices, engine, KV format and layout, and how many servers.
 
     Searches every device with every engine, KV format that the engine runs there, and layout over 1, 2, 4, 8 devices
-    and whole nodes, each in as many servers as hold the load within the limits at the upper end of their intervals.
+    and whole nodes, each in as many servers as hold the load within the limits at the upper end of their intervals. Of
+    a rate or a number of requests, settings of engines are tried too, where these save servers.
     The load is a rate, a number of requests at all times, sessions of agents, or a trace; without one, as much as the
     devices hold (8xh200). What agents, or a trace that names its blocks, find of their prompts is that of each server's
     pool.

@@ -117,8 +117,14 @@ def changes(line: str, said: Mapping[str, Any], left_out: Sequence[str], found: 
         if weights[0] != weights[1]:
             single.append(tried(" -> ".join(weights), weights=work.weights))
         told = (*layouts.SPLIT, "stack", "weights")
-        others = [name for name in own if name not in told and own[name] != getattr(work, name)]
-        if others:
-            flags = ", ".join(server_flags.flag_of((stack or "").partition("@")[0], name) for name in others)
-            single.append(tried(f"without {flags}", **{name: getattr(work, name) for name in others}))
+        others = {name: getattr(target.work, name) for name in {**own, **target.settings} if name in vars(work)}
+        others = {name: new for name, new in others.items() if name not in told and new != getattr(today_work, name)}
+        engine = (stack or "").partition("@")[0]
+        dropped = {name: new for name, new in others.items() if name not in target.settings}
+        if dropped:
+            single.append(
+                tried(f"without {', '.join(server_flags.flag_of(engine, name) for name in dropped)}", **dropped)
+            )
+        for name in others.keys() - dropped.keys():
+            single.append(tried(f"{server_flags.flag_of(engine, name)} {others[name]:g}", **{name: others[name]}))
     return Changes(line, tuple(left_out), tried("today"), tuple(single), best)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from textwrap import wrap
 from typing import Any
 
@@ -14,7 +14,7 @@ from dse.core.errors import InputError
 from dse.core.progress import Progress
 from dse.model import quality, uncertainty
 from dse.model.uncertainty import Gain
-from dse.questions import common, layouts, search
+from dse.questions import common, layouts, search, settings
 from dse.questions.changes import Change, Changes
 from dse.questions.common import QuestionAnswer, Result, limits_text, sure_text
 from dse.questions.grid import Grid
@@ -31,8 +31,6 @@ from dse.specs.prices import Price
 FIRST = {"cost": "cheapest", "devices": "fewest devices", "throughput": "most throughput", "energy": "least energy"}
 #: letters of a line
 WIDTH = 100
-#: what the search leaves as the engine has it
-AS_THE_ENGINE = "memory utilization, batched tokens, sequences at once, type of states, host memory"
 #: how much longer limits are looked at, in seconds by column
 LOOSER = {"tpot_s": 1e-3, "ttft_s": 0.1}
 #: share of the cost below which a device is as cheap: it would be printed as 0 %
@@ -130,7 +128,7 @@ class Recommendation(QuestionAnswer):
             "measured_times": self.first.measured_times,
             "measured_front": self.measured_front and self.measured_front.to_json(),
             "changes": self.changes and self.changes.to_json(),
-            "searched": self.search.grid.text,
+            "searched": self.search.text,
             "prices": {name: price.source for name, price in self.prices.items()},
         }
 
@@ -188,6 +186,8 @@ class Recommendation(QuestionAnswer):
         shown: tuple[Column, ...] = _CARD if self.search.demand.limits else _CARD[:-1]
         if self.first.server.work.output_tokens == 1:
             shown = tuple(column for column in shown if column.name != "TPOT")
+        changed = {settings.TITLES[name][0] for row in rows for name in row["settings"]}
+        shown = tuple(one for one in shown if one.name not in _SETTINGS or one.name in changed)
         if "hit_rate" in rows[0]:
             at = [column.name for column in shown].index("load limited by")
             hosted = tuple(
@@ -352,7 +352,7 @@ class Recommendation(QuestionAnswer):
         of = [f"{name} of {of.removeprefix(f'{quality.PUBLISHED}: ')}" for name, of in drops.items() if of]
         is_full = any(row.get("is_full") for row in rows)
         return [
-            f"Searched: {grid.text}; as the engine has them: {AS_THE_ENGINE}. {grid.left_out_text}".rstrip(),
+            f"Searched: {self.search.text}. {grid.left_out_text}".rstrip(),
             *([f"{said[0].upper()}{said[1:]}."] if said else []),
             *([f"Drops of scores, as published: {'; '.join(of)}."] if of else []),
             *self.search.demand.load.notes(),
@@ -408,6 +408,7 @@ def _row(deployment: Fleet) -> Result:
         "weights": server.work.of_model(server.design.plan.model).weights_text.removesuffix(" weights"),
         "quantizer": server.design.name,
         **{name: getattr(server.work, name) for name in layouts.SPLIT},
+        "settings": server.settings,
         "n_devices_a_server": server.n_devices,
         "n_servers": deployment.n_servers,
         "n_devices": deployment.n_devices,
@@ -441,7 +442,8 @@ def words(deployment: Fleet) -> str:
     device, stack, quantizer, split = deployment.server.name
     n = deployment.server.n_devices
     devices = f"{deployment.n_servers:,} x {n if n > 1 else ''} {device}".replace("  ", " ")
-    return ", ".join(filter(None, [devices, stack, f"{quantizer} keys and values", split]))
+    changed = settings.text(deployment.server.settings)
+    return ", ".join(filter(None, [devices, stack, f"{quantizer} keys and values", split, changed]))
 
 
 def _tried_as(fleet: Fleet) -> dict[str, str]:
@@ -552,11 +554,16 @@ def _times_text(name: str) -> Any:
     return text
 
 
+def _setting(name: str, row: Result) -> str:
+    return settings.cell(row["settings"], name)
+
+
 _CARD = (
     Column("servers", form=lambda row: f"{row['n_servers']:,} x {row['n_devices_a_server']} {row['device']}"),
     Column("engine", form=lambda row: f"{row['stack'] or '-'}, {row['weights']} weights"),
     Column("keys and values", form=lambda row: row["quantizer"]),
     Column("split", form=lambda row: layouts.words(row) or "-"),
+    *(Column(title, form=partial(_setting, name)) for name, (title, _) in settings.TITLES.items()),
     Column("an hour", form=lambda row: _usd(row["usd_per_hour"])),
     Column("throughput", form=lambda row: f"{row['tokens_per_s']:,.0f} token/s"),
     Column("a million tokens", form=lambda row: _usd(row["usd_per_million_tokens"])),
@@ -570,6 +577,8 @@ _CARD = (
     Column("drop of scores", form=quality.drop_text),
     Column("sure to keep limits", form=lambda row: sure_text(row["sure"])),
 )
+#: rows of the card that are there where one of them is changed
+_SETTINGS = frozenset(title for title, _ in settings.TITLES.values())
 #: beside the card where prompts are found
 _FOUND = (
     Column("prompts found", form=lambda row: f"{row['hit_rate']:.0%}"),

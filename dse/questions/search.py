@@ -12,7 +12,7 @@ from typing import NamedTuple
 from dse.core.progress import Progress, each
 from dse.model import uncertainty
 from dse.model.formulas import energy
-from dse.questions import common
+from dse.questions import common, settings
 from dse.questions.common import Result
 from dse.questions.grid import Grid
 from dse.questions.limits import keeps
@@ -23,6 +23,11 @@ from dse.specs.prices import Price
 
 #: what the fastest and the roomiest deployment may cost where no budget is given, over the best by the objective
 SPEND = 2.0
+#: what the search leaves as the engine has it, and the settings of which others are tried where these may save servers
+AS_THE_ENGINE = "type of states, host memory"
+UNTRIED = "tokens of a step, requests at once, share of the memory"
+#: objectives that count servers
+COUNTED = ("cost", "devices")
 #: loads at which a deployment grows that are looked at for another answer
 MOST_STEPS = 200
 
@@ -166,24 +171,53 @@ class Search:
         """Search the grid, what is cheapest if it were full first: what costs more than `SPEND` times the best even so
         is the best neither at this load nor at half or twice of it. Where there are only so many devices all are tried.
         """
-        tried, prunes = [], _prunes(objective, budget)
+        search = cls(grid, demand, prices, objective, budget, ())
+        tried = []
         for server in each(grid.servers, progress, "servers"):
-            if common.competes(server.fixed) and server.most:
-                price, n_least = prices[server.asked], 1
-                if demand.amount:
-                    n_least = max(math.ceil(demand.amount / server.most * (1 - ROUNDING)), 1)
-                tried.append((price.usd_per_hour(server.n_devices, n_least), server))
+            if common.competes(server.fixed) and (most := search.most(server)):
+                n_least = max(math.ceil(demand.amount / most * (1 - ROUNDING)), 1) if demand.amount else 1
+                tried.append((prices[server.asked].usd_per_hour(server.n_devices, n_least), server))
         tried.sort(key=lambda pair: pair[0])
-        best_usd, found = math.inf, []
+        best_usd, found, prunes = math.inf, [], _prunes(objective, budget)
         for least_usd, server in tried:
             if prunes and least_usd > SPEND * best_usd * (1 + common.TIE):
                 break
-            if server.holds and server.starts:
-                fleet = fleet_of(server, demand, prices, budget)
+            fleet = search.fleet(server, demand, SPEND * best_usd if prunes else math.inf)
+            if fleet and fleet.server.starts:
                 found.append(fleet)
                 best_usd = min(best_usd, fleet.usd_per_hour)
         found.sort(key=OBJECTIVES[objective])
-        return cls(grid, demand, prices, objective, budget, tuple(found))
+        return replace(search, found=tuple(found))
+
+    @property
+    def in_settings(self) -> bool:
+        """Whether other settings than the engines' own are tried: where they may save servers of a rate or of requests
+        at once. Of full devices the order would turn on a few requests that a step has room for."""
+        load = self.demand.load
+        return load.amount is not None and self.objective in COUNTED and type(load) in settings.LOADS
+
+    @property
+    def text(self) -> str:
+        """The grid and the settings, in words."""
+        if not self.in_settings:
+            return f"{self.grid.text}; as the engine has them: {UNTRIED}, {AS_THE_ENGINE}"
+        n = [settings.n_settings(server) for server in self.grid.servers]
+        return (
+            f"{self.grid.text}, with its engine's settings and up to {max(n) - 1:,} others ({UNTRIED}), "
+            f"{sum(n):,} in all; as the engine has them: {AS_THE_ENGINE}"
+        )
+
+    def most(self, server: ServerDesign) -> float:
+        """The load that a server holds at most in the settings that are tried: no more than this, sooner computed."""
+        return settings.most(server) if self.in_settings else server.most
+
+    def fleet(self, server: ServerDesign, demand: Demand, usd: float = math.inf) -> Fleet | None:
+        """The fewest servers for a load, with the fewest changes of their settings; None where they hold none, or those
+        that do cost more than so many USD an hour. `server` is as its engine has it."""
+        if self.in_settings and demand.amount:
+            n_most = self.budget.most_servers(server, self.price(server), usd) if usd < math.inf else usd
+            server = settings.holding(server, demand.amount, n_most)
+        return fleet_of(server, demand, self.prices, self.budget) if server.holds else None
 
     def price(self, server: ServerDesign) -> Price:
         """The price of a server's devices."""
@@ -211,8 +245,12 @@ class Search:
     def at(self, amount: float, among: Sequence[Fleet] | None = None) -> Fleet | None:
         """The best fleet at another load, half to twice of this one; None where none is allowed."""
         demand, fleets = self.demand.of(amount), self.found if among is None else among
-        moved = [fleet_of(fleet.server, demand, self.prices, self.budget) for fleet in fleets]
-        return min(self.allowed(moved), key=OBJECTIVES[self.objective], default=None)
+        best: Fleet | None = None
+        for fleet in fleets:
+            most_usd = best.usd_per_hour if best and self.objective == "cost" else math.inf
+            moved = self.fleet(fleet.server.own, demand, most_usd)
+            best = min(self.allowed(filter(None, (best, moved))), key=OBJECTIVES[self.objective], default=None)
+        return best
 
     @property
     def tried_usd(self) -> float:
@@ -239,7 +277,7 @@ class Search:
         steps = {n * one.server.holds for one, ns in zip(among, nearest, strict=True) for n in ns}
         for step in sorted(steps, reverse=not upward)[:MOST_STEPS]:
             over = step if not upward else step + 1 if self.demand.load.is_whole else step * (1 + common.TIE)
-            if (best := self.at(over, among)) and best.server is not self.ranked[0].server:
+            if (best := self.at(over, among)) and best.server.own is not self.ranked[0].server.own:
                 return step, best
         return None
 
@@ -250,12 +288,13 @@ class Search:
 
     @cached_property
     def _widest(self) -> list[Fleet]:
-        """Every server as often as the money allows."""
+        """Every server as often as the money allows, as its engine has it and in the settings that save servers."""
         widest = []
-        for found in self.ranked:
+        servers = [(fleet, server) for fleet in self.ranked for server in {fleet.server.own: 0, fleet.server: 0}]
+        for found in [replace(fleet, server=server) for fleet, server in servers if server.holds]:
             n = self.budget.most_servers(found.server, self.price(found.server), self.spent_usd)
             n = min(n, int(self.demand.amount or n)) if self.demand.load.is_whole else n
-            if n >= found.n_servers:
+            if n >= found.server.count(self.demand.amount):
                 usd = self.price(found.server).usd_per_hour(found.server.n_devices, n)
                 widest.append(replace(found, n_servers=n, usd_per_hour=usd))
         return widest

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from dse.model import engine, uncertainty
 from dse.model.point import Point
@@ -20,8 +20,7 @@ from dse.serving.steady_state import FixedLengths, TrafficServer
 from dse.specs import server_flags
 from dse.specs.workload import Workload
 
-#: share of the saturated rate up to which times at a rate hold in closed form
-
+T = TypeVar("T")
 #: less than a server by so much is rounding
 ROUNDING = 1e-12
 
@@ -182,6 +181,9 @@ class RequestsAtRate(ServedLoad):
         if not most or not limits:
             return most
         asked = {name: limit / (server.late[name] if is_sure else 1.0) for name, limit in limits.items()}
+        waits = waits_at(server.traffic, most)
+        if waits is not None and all(getattr(waits, name) <= limit for name, limit in asked.items()):
+            return most
         return min(rate_within(server.traffic, full_rate, asked) or 0.0, most)
 
     def time_s(self, server: ServerDesign, amount: float, name: str) -> float:
@@ -211,15 +213,33 @@ def largest(most: float, keeps: Callable[[int], bool]) -> float:
     return float(low)
 
 
+class ErrorEnds(NamedTuple):
+    """Ends of the intervals of a full server over what is computed: of its times the upper, of its rate the low one."""
+
+    late: Mapping[str, float]
+    slowest: float
+
+
+def errors_of(row: Result) -> ErrorEnds:
+    """The ends by the results of a full server."""
+    late = {name: uncertainty.of_column(row, name).high for name in LIMITS}
+    return ErrorEnds(late, min(uncertainty.of_column(row, uncertainty.RATE).low, 1.0))
+
+
 class ServerDesign:
     """A design on so many devices, as a server of requests of its lengths under limits. Raises DseError where the model
     does not run so."""
 
     def __init__(self, asked: str, design: Candidate, work: Workload, demand: Demand) -> None:
         self.asked, self.design, self.work, self.demand = asked, design, work, demand
+        #: what is changed of the engine's settings, by field, and the server with its own
+        self.settings: dict[str, Any] = {}
+        self.own = self
         self.point = Point(design.device, design.plan, work)
         #: what loads have computed of it
         self.known: dict[Any, Any] = {}
+        #: what a search has found of its settings, under these limits
+        self.found: dict[Any, Any] = {}
         demand.load.check(self)
 
     def under(self, limits: Mapping[str, float]) -> ServerDesign:
@@ -227,6 +247,15 @@ class ServerDesign:
         other = ServerDesign(self.asked, self.design, self.work, self.demand._replace(limits=dict(limits)))
         other.known = self.known
         return other
+
+    def in_settings(self, changed: Mapping[str, Any]) -> ServerDesign:
+        """The server in other settings of its engine than its own."""
+        if (key := tuple(changed.items())) not in self.found:
+            other = ServerDesign(self.asked, self.design, replace(self.work, **changed), self.demand)
+            other.settings, other.own = dict(changed), self
+            self.found[key] = other
+        server: ServerDesign = self.found[key]
+        return server
 
     @property
     def fixed(self) -> Mapping[str, Any]:
@@ -262,25 +291,48 @@ class ServerDesign:
         split = layouts.words(vars(self.work))
         return self.design.device.name, str(self.fixed["stack"] or ""), self.design.name, split
 
+    def kept(self, name: str, of: Callable[[], T]) -> T:
+        """Return `of()`, called once for this design in searches of a load of these lengths."""
+        kept, work = self.point.lowered.kept, self.work
+        load = type(self.demand.load), work.input_tokens, work.output_tokens, work.batch
+        if kept.get(name, (None,))[0] != load:
+            kept[name] = load, of()
+        found: T = kept[name][1]
+        return found
+
     @cached_property
     def traffic(self) -> TrafficServer:
         """The server of requests that come at random."""
         lengths = FixedLengths(self.work.input_tokens, self.work.output_tokens)
-        return TrafficServer.of(self.design.device, self.design.plan, self.work, lengths)
+        made = self.kept("traffic", lambda: TrafficServer.of(self.design.device, self.design.plan, self.work, lengths))
+        return replace(made)  # that only passes are kept for other searches
 
     @cached_property
-    def _full(self) -> Result:
-        return engine.speed(self.traffic.point)
+    def errors(self) -> ErrorEnds:
+        """Ends of the intervals of the full server."""
+        return self.kept("errors", lambda: errors_of(engine.speed(self.traffic.point)))
 
-    @cached_property
-    def late(self) -> dict[str, float]:
+    @property
+    def late(self) -> Mapping[str, float]:
         """The upper end of the interval of each time over what is computed, by column."""
-        return {name: uncertainty.of_column(self._full, name).high for name in LIMITS}
+        return self.errors.late
 
-    @cached_property
+    @property
     def slowest(self) -> float:
         """The low end of the interval of the rate over what is computed, at most 1."""
-        return min(uncertainty.of_column(self._full, uncertainty.RATE).low, 1.0)
+        return self.errors.slowest
+
+    @cached_property
+    def least_late(self) -> Mapping[str, float]:
+        """`late` in any settings, no more than this: how long kernels unpack goes by how many requests run."""
+        without = uncertainty.of_column(self.fixed, "tpot_s", kernels=False)
+        is_open = self.fixed["unpack_rate_low"] is not None
+        return {**self.late, "tpot_s": uncertainty.middle(without.low, without.high) if is_open else without.high}
+
+    @cached_property
+    def least_slow(self) -> float:
+        """`slowest` in any settings, no less than this: whatever part of the time decodes."""
+        return 1.0 if self.fixed["unpack_rate_low"] is not None else uncertainty.least_slow(self.fixed)
 
     @cached_property
     def most(self) -> float:
@@ -295,7 +347,7 @@ class ServerDesign:
     @cached_property
     def holds(self) -> float:
         """The largest load at which it surely keeps all limits; 0 where there is none."""
-        return self.holds_within(self.demand.limits)
+        return self.holds_within(self.demand.limits) if self.most else 0.0
 
     @cached_property
     def likely_holds(self) -> float:
@@ -339,5 +391,5 @@ class ServerDesign:
         return self.demand.load.results(self, amount)
 
     def count(self, amount: float | None) -> int:
-        """The fewest servers that hold a load; one where there is none."""
+        """The fewest servers that hold a load; one where there is none. It must hold some."""
         return max(math.ceil(amount / self.holds * (1 - ROUNDING)), 1) if amount else 1

@@ -172,7 +172,8 @@ class TrafficServer:
     places: int
     #: what of prompts is found
     reused: FoundPrompts | None = None
-    _known: dict[float, Pass] = field(default_factory=dict, compare=False, repr=False)
+    #: passes by requests and tokens of a step, whatever fits
+    _known: dict[tuple[float, int], Pass] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(
@@ -230,14 +231,14 @@ class TrafficServer:
 
     def cycle(self, n: float) -> Pass:
         """The cycle with `n` requests at once, 1 to `places`; in steps of one, of which the mean is taken."""
-        if n not in self._known:
+        if (key := (n, self.design.load.step_tokens)) not in self._known:
             cycle_pass = self._pass(n, 1.0)
             if self.n_apart > 1:
                 cycle_pass = self._pass(n, self._longest(cycle_pass.cycle))
             elif self.n_apart and self.prompt_spread and self.design.load.batching == CONTINUOUS:
                 cycle_pass = self._mean_pass(n)
-            self._known[n] = self._loaded(cycle_pass)
-        return self._known[n]
+            self._known[key] = self._loaded(cycle_pass)
+        return self._known[key]
 
     def _loaded(self, unloaded: Pass) -> Pass:
         """The cycle with what comes from host memory: a step waits for its prompts' blocks."""

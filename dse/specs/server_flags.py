@@ -96,6 +96,8 @@ class EngineFlags:
     per_rank: tuple[str, ...]
     #: formats that are made of 16-bit weights as they are loaded -> the engine's word
     online: Mapping[str, str]
+    #: values of settings that a search tries beside the engine's own, by field
+    tried: Mapping[str, tuple[float, ...]]
     flags: Mapping[str, Flag]
     #: what joins the machines of one server: as usual, and where ranks of data parallel are devices of their own
     machines: Mapping[str, str]
@@ -124,6 +126,7 @@ def engines() -> Mapping[str, EngineFlags]:
             per_rank=tuple(entry["per_rank"]),
             online=entry["online"],
             machines=entry["machines"],
+            tried={name: tuple(values) for name, values in entry["tried"].items()},
             flags={name: Flag(tuple(names.split()), *more) for name, (names, *more) in entry["flags"].items()},
         )
         for stack, entry in data.items()

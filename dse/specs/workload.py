@@ -783,6 +783,8 @@ MEMORY = (
 )
 #: of these, what only a server's memory has
 OF_SERVERS = (*MEMORY[1:6], *MEMORY[-3:], "cuda_graphs", "speculative_config", "cpu_offload_gib")
+#: settings of a server that change its load and memory alone, no layout and no kernel
+SETTINGS = ("prompt_budget_tokens", "max_num_seqs", "gpu_memory_utilization")
 #: fields that say how times are modelled
 TIMING = ("model_kind", "stack", "implementation", "strict_kernels", "other_software")
 #: headings of a long help -> the fields that stand under them; all others are the requests

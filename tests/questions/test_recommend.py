@@ -4,7 +4,7 @@ import json
 import math
 import random
 from functools import cache
-from itertools import count
+from itertools import count, product
 from pathlib import Path
 
 import pytest
@@ -14,8 +14,9 @@ from cases import each, quick_first
 from dse.core.errors import InputError, LimitError
 from dse.model import uncertainty
 from dse.questions import common, measured_fronts, recommend, search
-from dse.specs import prices
+from dse.specs import prices, server_flags
 from dse.specs.prices import Offer, Price
+from dse.specs.workload import SETTINGS
 
 #: of small models and few devices, so that the twin ends
 MODELS = ("llama3.1-8b", "qwen3-8b", "gpt-oss-20b", "mistral-7b")
@@ -39,9 +40,20 @@ def problem(seed):
         "max_ttft": lot.choice((None, "1 s", "3 s")),
         "most": lot.choice((2, 4)),
     }
+    # of the engine's settings those that are not said are tried
+    values = {"max_num_seqs": (32, 256), "prompt_budget_tokens": (2048, 8192), "gpu_memory_utilization": (0.85, 0.9)}
+    said = lot.sample(sorted(values), lot.choice((1, 2, 2, 3)))
+    asked |= {name: lot.choice(values[name]) for name in said}
     if seed % 2:
         return {**asked, "rate": lot.choice((0.5, 3.0, 11.0))}
     return {**asked, "requests": lot.choice((3, 17, 60))}
+
+
+def settings_of(asked):
+    """All settings of the engine that are not said: its own, and those that are tried."""
+    tried = server_flags.engines()[asked["engines"][0]].tried
+    axes = {name: [asked[name]] if name in asked else [None, *tried[name]] for name in SETTINGS}
+    return [{n: v for n, v in zip(axes, values, strict=True) if v is not None} for values in product(*axes.values())]
 
 
 def splits(most):
@@ -76,7 +88,8 @@ def holds_rate(asked, design, rate):
 
 
 def twin(asked):
-    """The least USD an hour and the deployments that cost it: devices, format, tp, pp and servers; each by itself."""
+    """The least USD an hour and the deployments that cost it: devices, format, tp, pp, servers and settings; each by
+    itself."""
     held = holds_rate if "rate" in asked else holds_at_once
     costs = {}
     for device in asked["devices"]:
@@ -86,12 +99,13 @@ def twin(asked):
                 more = {name: asked[name] for name in ("input_tokens", "output_tokens")}
                 more |= {"tp": tp, "pp": pp, "stack": asked["engines"][0]}
                 ways = [more, {**more, "ep": tp}] if "oss" in asked["model"] and tp > 1 else [more]
-                for way in ways:
-                    way |= {"pp_batches": 1} if "rate" in asked and pp > 1 else {}
+                for way, settings in product(ways, settings_of(asked)):
+                    way = way | settings | ({"pp_batches": 1} if "rate" in asked and pp > 1 else {})
                     for n in count(1):
                         load = asked["rate"] / n if "rate" in asked else math.ceil(asked["requests"] / n)
                         if held(asked, (device, asked["model"], quantizer, way), load):
-                            costs[device, quantizer, tp, pp, way.get("ep", 1), n] = n * tp * pp * usd
+                            of_settings = tuple(way.get(name) for name in SETTINGS)
+                            costs[device, quantizer, tp, pp, way.get("ep", 1), n, of_settings] = n * tp * pp * usd
                             break
                         if load < 0.02 or n == asked.get("requests"):
                             break
@@ -109,7 +123,12 @@ def test_the_cheapest_is_that_of_every_deployment_evaluated_by_itself(seed):
         return
     best = dse.recommend(**asked).best
     assert best["usd_per_hour"] == pytest.approx(usd)
-    assert (best["device"].lower(), *(best[name] for name in ("quantizer", "tp", "pp", "ep", "n_servers"))) in names
+    name = best["device"].lower(), *(best[name] for name in ("quantizer", "tp", "pp", "ep", "n_servers"))
+    said = {key: asked[key] for key in SETTINGS if key in asked}
+    assert (*name, tuple({**said, **best["settings"]}.get(key) for key in SETTINGS)) in names
+    # the engine's own settings, where they do as well
+    own = tuple(said.get(key) for key in SETTINGS)
+    assert best["settings"] == {} or (*name, own) not in names
 
 
 ASKED = {"model": "qwen3-32b", "input_tokens": 4096, "output_tokens": 500, "max_tpot": "30 ms", "max_ttft": "1 s"}
@@ -540,7 +559,8 @@ def test_other_software_needs_no_command():
 
 @quick_first(4, "seed", range(24))
 def test_fastest_and_roomiest_are_those_of_every_number_of_every_server(seed):
-    """Nothing that the search leaves out, nor another number of servers, is faster or holds more for the money."""
+    """Nothing that the search leaves out, nor another number of servers, is faster or holds more for the money, of
+    servers as engines have them, and in the settings that save some."""
     asked = problem(seed)
     try:
         found = dse.recommend(**asked)
@@ -548,7 +568,7 @@ def test_fastest_and_roomiest_are_those_of_every_number_of_every_server(seed):
         return
     amount, usd = float(found.search.demand.amount), found.search.spent_usd
     fleets = []
-    for server in found.search.grid.servers:
+    for server in {*found.search.grid.servers, *(fleet.server for fleet in found.search.found)}:
         if not (common.competes(server.fixed) and server.holds and server.starts):
             continue
         price = found.search.price(server)

@@ -42,6 +42,7 @@ def test_dse_simulate_confirms_what_is_promised(tmp_path, seed, tick_ms, burst, 
     file = trace_file(tmp_path, seed, tick_ms, burst)
     found = dse.recommend(**ASKED, trace=file, max_tpot=tpot, max_ttft=ttft)
     first, limits = found.first, found.search.demand.limits
+    assert all(fleet.server.settings == {} for fleet in found.search.found)
     server, load = first.server, found.search.demand.load
     assert f"(dse simulate --trace {file} --servers {first.n_servers})" in " ".join(found.text().split())
     work = server.work

@@ -1,0 +1,99 @@
+"""Settings of engines that `dse recommend` tries: beside every setting of a server by itself, and in its command."""
+
+import math
+from dataclasses import replace
+from itertools import product
+
+import dse
+from dse.model.point import Point
+from dse.questions import common, settings
+from dse.specs import server_flags
+from dse.specs.workload import SETTINGS, Workload
+from tests.cases import each, quick_first
+
+TIE = 1 + 1e-9
+ASKED = {"model": "qwen3-8b", "devices": ["l40s", "rtx-4090"], "quantizers": ["fp16"], "most": 2}
+LENGTHS = {"input_tokens": 2048, "output_tokens": 200}
+#: loads with limits that some settings keep and others do not
+LOADS = {
+    "rate": {**LENGTHS, "rate": 7, "max_tpot": "40 ms", "max_ttft": "3 s"},
+    "requests": {**LENGTHS, "requests": 40, "max_tpot": "30 ms"},
+}
+
+
+def every(server):
+    """All settings of a server: its engine's, and those that are tried, each by itself."""
+    values = settings.tried(server)
+    for chosen in product(*((None, *values[name]) for name in values)):
+        yield {name: value for name, value in zip(values, chosen, strict=True) if value is not None}
+
+
+@quick_first(2, "of", list(product(LOADS, ("vllm", "sglang", "trtllm"))))
+def test_the_settings_are_those_with_which_the_fewest_servers_hold_the_load(of):
+    load, engine = of
+    found = dse.recommend(**ASKED, **LOADS[load], engines=[engine]).search
+    amount = float(found.demand.amount)
+    for server in found.grid.servers[:4]:
+        tried = [server if not changed else server.in_settings(changed) for changed in every(server)]
+        assert max(one.holds for one in tried) <= settings.most(server) * TIE
+        counts = {one: one.count(amount) if one.holds else math.inf for one in tried}
+        best = settings.holding(server, amount)
+        fewest = min(counts.values())
+        assert (best.count(amount) if best.holds else math.inf) == fewest
+        least = min(len(one.settings) for one, n in counts.items() if n == fewest)
+        assert len(best.settings) == least
+
+
+def test_a_room_errs_as_the_server_in_these_settings():
+    server = dse.recommend(**ASKED, **LOADS["rate"], engines=["vllm"]).search.grid.servers[0]
+    for bound, room, changed in settings.rooms(server):
+        other = server.in_settings(changed)
+        assert (other.traffic.places, other.traffic.design.load.step_tokens) == (room.places, room.step_tokens)
+        assert other.holds <= bound * TIE
+        for share in (0.5, 0.98, 1.02):
+            is_kept = settings.keeps_in(server, room, share * other.holds)
+            assert is_kept == (share < 1 and other.holds > 0)
+
+
+@each("stack", ["vllm", "sglang", "trtllm"])
+def test_a_design_in_settings_is_that_which_was_never_laid_out_otherwise(stack):
+    changed = {"max_num_seqs": 64, "prompt_budget_tokens": 4096, "gpu_memory_utilization": 0.8}
+    own = Workload(stack=stack, tp=2, **LENGTHS)
+    work = replace(own, **changed)
+    known, fresh = (common.design("h100", "qwen3-32b", "fp8") for _ in range(2))
+    assert Point(known.device, known.plan, own).lowered.design.memory != known.lowered(work).memory
+    assert known.evaluate(work) == fresh.evaluate(work)
+    assert known.lowered(work) == fresh.lowered(work)
+
+
+def test_the_command_starts_the_design_in_its_settings():
+    """What the card says is in the line, and is read back from it."""
+    asked = {"requests": 20, "input_tokens": 2048, "output_tokens": 100, "max_tpot": "30 ms"}
+    found = dse.recommend(**ASKED, **asked, engines=["sglang"])
+    changed = found.first.server.settings
+    assert changed
+    read = server_flags.read(found.command)
+    assert read.left_out == []
+    assert {name: read.values[name] for name in changed} == changed
+    point = found.first.server.point
+    back = replace(point.asked, **{name: read.values.get(name) for name in SETTINGS})
+    again = Point(point.device, point.asked_plan, back)
+    assert again.max_batch == point.max_batch
+    assert again.design.memory == point.design.memory
+    for title, shown in (settings.TITLES[name] for name in changed):
+        assert title in found.text()
+        assert shown.split("}")[1] in found.text()
+
+
+def test_an_engine_keeps_what_is_said():
+    """Nothing is tried of what the user fixes, and of full devices, sessions and traces nothing at all."""
+    said = {"max_num_seqs": 64, "prompt_budget_tokens": 2048, "gpu_memory_utilization": 0.9}
+    found = dse.recommend(**ASKED, **LOADS["rate"], engines=["vllm"], **said)
+    assert {settings.n_settings(server) for server in found.search.grid.servers} == {1}
+    assert all(fleet.server.settings == {} for fleet in found.search.found)
+    one = {**ASKED, "devices": ["2xl40s"], "engines": ["vllm"], "max_tpot": "40 ms"}
+    others = (LENGTHS, {"sessions": 5, "turns": 4})
+    for asked in others:
+        search = dse.recommend(**{**one, **asked}).search
+        assert all(fleet.server.settings == {} for fleet in search.found)
+        assert "others" not in search.text
