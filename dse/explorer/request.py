@@ -167,7 +167,7 @@ def operation(request: PointRequest, cls: type[Operation] = EvaluatePoint, **mor
 
 
 #: the limit on a time, and how many of the field's units a second is
-LIMITS = {"ttft_s": (common_fields.TTFT_LIMIT, 1.0), "tpot_s": (common_fields.TPOT_LIMIT, 1e3)}
+LIMITS = {"tpot_s": (common_fields.TPOT_LIMIT, 1e3), "ttft_s": (common_fields.TTFT_LIMIT, 1.0)}
 
 
 def is_untimed(name: str, values: Mapping[str, Any]) -> bool:
