@@ -1,6 +1,6 @@
 """Changes of flags from a server that runs today to the best one on its devices, and the gain of each."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,6 +11,7 @@ from dse.questions.search import Fleet, Search, fleet_of
 from dse.questions.server_design import ServerDesign
 from dse.specs import server_flags
 from dse.specs.measurements import CLOSED, Bits
+from dse.specs.workload import Workload
 
 #: a saving below this share of the cost, or of throughput, is no reason to change; assumed
 WORTH = 0.02
@@ -102,29 +103,41 @@ def changes(line: str, said: Mapping[str, Any], left_out: Sequence[str], found: 
     best = next((fleet for fleet in found.ranked if fleet.server.asked == first.asked), None)
     single: list[Change] = []
     if best:
-        target, stack = best.server, today_work.stack
-        if target.work.stack != stack:
-            engine, _, release = (stack or "any engine").partition("@")
-            newest = " of its newest release" if release and engine == target.work.stack else ""
-            single.append(tried(f"{stack or engine} -> {target.work.stack}{newest}", stack=target.work.stack))
-        if target.design.name != design.name:
-            single.append(tried(f"{design.name} -> {target.design.name}", target.design))
-        split = {name: getattr(target.work, name) for name in layouts.SPLIT}
-        if any(getattr(today_work, name) != value for name, value in split.items()):
-            words = [layouts.words(vars(one)) or "one device" for one in (today_work, target.work)]
-            single.append(tried(" -> ".join(words), **split))
-        weights = [one.of_model(model).weights_text for one in (today_work, target.work)]
-        if weights[0] != weights[1]:
-            single.append(tried(" -> ".join(weights), weights=work.weights))
-        told = (*layouts.SPLIT, "stack", "weights")
-        others = {name: getattr(target.work, name) for name in {**own, **target.settings} if name in vars(work)}
-        others = {name: new for name, new in others.items() if name not in told and new != getattr(today_work, name)}
-        engine = (stack or "").partition("@")[0]
-        dropped = {name: new for name, new in others.items() if name not in target.settings}
-        if dropped:
-            single.append(
-                tried(f"without {', '.join(server_flags.flag_of(engine, name) for name in dropped)}", **dropped)
-            )
-        for name in others.keys() - dropped.keys():
-            single.append(tried(f"{server_flags.flag_of(engine, name)} {others[name]:g}", **{name: others[name]}))
+        single = [*_of_design(tried, best.server, today_work, design), *_of_flags(tried, best.server, today_work, own)]
     return Changes(line, tuple(left_out), tried("today"), tuple(single), best)
+
+
+def _of_design(tried: Callable[..., Change], target: ServerDesign, today: Workload, design: Candidate) -> list[Change]:
+    """Engine, format, layout and weights of a server in place of today's, one by one."""
+    single = []
+    stack, model = today.stack, design.plan.model
+    if target.work.stack != stack:
+        engine, _, release = (stack or "any engine").partition("@")
+        newest = " of its newest release" if release and engine == target.work.stack else ""
+        single.append(tried(f"{stack or engine} -> {target.work.stack}{newest}", stack=target.work.stack))
+    if target.design.name != design.name:
+        single.append(tried(f"{design.name} -> {target.design.name}", target.design))
+    split = {name: getattr(target.work, name) for name in layouts.SPLIT}
+    if any(getattr(today, name) != value for name, value in split.items()):
+        words = [layouts.words(vars(one)) or "one device" for one in (today, target.work)]
+        single.append(tried(" -> ".join(words), **split))
+    weights = [one.of_model(model).weights_text for one in (today, target.work)]
+    if weights[0] != weights[1]:
+        single.append(tried(" -> ".join(weights), weights=target.work.weights))
+    return single
+
+
+def _of_flags(
+    tried: Callable[..., Change], target: ServerDesign, today: Workload, own: Mapping[str, Any]
+) -> list[Change]:
+    """The other flags of today's line that a server does not have, together, and each setting of the server."""
+    told = (*layouts.SPLIT, "stack", "weights")
+    names = [name for name in {**own, **target.settings} if name in vars(today) and name not in told]
+    others = {name: getattr(target.work, name) for name in names if getattr(target.work, name) != getattr(today, name)}
+    engine = (today.stack or "").partition("@")[0]
+    dropped = {name: new for name, new in others.items() if name not in target.settings}
+    flags = ", ".join(server_flags.flag_of(engine, name) for name in dropped)
+    single = [tried(f"without {flags}", **dropped)] if dropped else []
+    for name in (name for name in others if name not in dropped):
+        single.append(tried(f"{server_flags.flag_of(engine, name)} {others[name]:g}", **{name: others[name]}))
+    return single
