@@ -23,6 +23,7 @@ _STYLE = """<style>
 [data-testid=stMainBlockContainer] { padding: 4.2rem 2.5rem 3rem; }
 .st-key-question_line button[data-testid^=stNumberInputStep] { display: none; }
 [data-testid=stSidebarUserContent] { padding-top: 0; }
+[data-testid=stSidebar][data-collapsed=true] { visibility: hidden; }
 [data-testid=stElementContainer]:has(.dse-title) { position: absolute; }
 .dse-title { position: absolute; height: 1px; width: 1px; overflow: hidden; clip-path: inset(50%); }
 [data-testid=stCaptionContainer] { color: inherit !important; opacity: 0.8 !important; }

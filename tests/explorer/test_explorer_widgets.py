@@ -132,7 +132,7 @@ def test_each_widget_of_a_page_is_moved(path):
 
 
 #: fields of the page Why by the tab, and what is chosen within it, that draws them
-TABS = {
+OF_WHY = {
     "numbers": {"": (numbers.NUMBER,)},
     "what-if": {"what_if=map": (what_if.MEASURE, what_if.AGAINST)},
     "error": {
@@ -142,17 +142,17 @@ TABS = {
 }
 
 
-@pytest.mark.parametrize(("tab", "place"), [(tab, place) for tab, places in TABS.items() for place in places])
+@pytest.mark.parametrize(("tab", "place"), [(tab, place) for tab, places in OF_WHY.items() for place in places])
 @pytest.mark.slow
 def test_each_widget_of_a_tab_is_moved(tab, place):
     app = opened("why", why=tab, **dict([place.split("=")] if place else []))
     assert not app.exception
-    move(app, TABS[tab][place])
+    move(app, OF_WHY[tab][place])
     labelled(app)
 
 
 def test_tabs_have_every_field_of_their_page():
-    moved = {field.key for places in TABS.values() for fields in places.values() for field in fields}
+    moved = {field.key for places in OF_WHY.values() for fields in places.values() for field in fields}
     not_moved = {field.key for field in (why.TAB, what_if.WHAT, form.VIEW, form.DATA)}
     assert {field.key for field in why.FIELDS} == moved | not_moved
 
