@@ -56,7 +56,7 @@ _PARTS = {
     "free": "transparent",
 }
 _BAR = "display:flex;gap:1px;height:14px;border:1px solid #888;border-radius:3px;overflow:hidden"
-_HEAD, _THIN = "font-weight:600;margin-top:10px", "display:flex;height:12px"
+_HEAD, _THIN = "font-weight:600", "display:flex;height:12px"
 _LINE = "display:flex;justify-content:space-between;font-size:0.85rem;gap:8px"
 #: numbers that are shown as every page and the command line show them
 _OF_SCORES = {"score_drop_frac": quality.drop_text, "sample_perplexity_frac": quality.rise_text}
@@ -95,7 +95,7 @@ def memory_bar(result: Mapping[str, Any], name: str) -> str:
         for part, n in parts.items()
     )
     return (
-        f'<div style="font-weight:600">{html.escape(head)}</div>'
+        f'<div style="{_HEAD}">{html.escape(head)}</div>'
         f'<div role="img" aria-label="{html.escape(head)}: {words}" style="{_BAR}">{pieces}</div>'
         f'<div style="font-size:0.8rem">{keys}</div>'
     )
@@ -104,9 +104,8 @@ def memory_bar(result: Mapping[str, Any], name: str) -> str:
 def room_bars(rows: Sequence[BenchRow]) -> str:
     """Requests at once of each design as bars, as HTML: held within the limits, and those that memory has room for."""
     most = max(int(row.result["max_batch"]) for row in rows) or 1
-    pieces = [
-        '<div style="font-weight:600;margin-top:10px">Requests at once: within the limits, of those that fit</div>'
-    ]
+    title = "Requests at once: within the limits, of those that fit"
+    pieces = [f'<div style="{_HEAD};margin-top:10px">{title}</div>']
     for row in rows:
         fit, held = int(row.result["max_batch"]), held_of(row)
         text = f"{held:,} of {fit:,}"
@@ -142,6 +141,12 @@ def keeps_weights(model: ModelSpec, result: Mapping[str, Any]) -> bool:
     return is_wide or result["weights"] == model.released
 
 
+def loss(row: BenchRow) -> str:
+    """The drop of scores of a design, and that it leaves out what narrower weights than the release's lose."""
+    text = shown("score_drop_frac", row.result)
+    return text if keeps_weights(row.request.model_spec(), row.result) else f"{text}, weights not known"
+
+
 def is_met(name: str, result: Mapping[str, Any], values: Mapping[str, Any]) -> bool | None:
     """Whether a time keeps to the reader's limit; None where there is no limit or no time."""
     limit = request.limits_s(values).get(name)
@@ -166,13 +171,9 @@ def _cells(bench: Bench, row: BenchRow, first: BenchRow | None) -> dict[str, str
         "How sure": badge_of(row).text,
     }
     if row.answer is None:
-        return cells | {"Fits": "cannot be answered"}
+        return cells | {"Fits": "cannot be computed"}
     result = as_said(row.result)
-    cells |= {
-        "Accuracy loss": shown("score_drop_frac", result),
-        "Perplexity": shown("sample_perplexity_frac", result),
-        "Fits": fits(result),
-    }
+    cells |= {"Accuracy loss": loss(row), "Perplexity": shown("sample_perplexity_frac", result), "Fits": fits(result)}
     if not result["feasible"]:
         return cells
     low, high, _ = interactivity.interval(result)

@@ -208,9 +208,9 @@ TPOT_LIMIT = Field(
 )
 
 
-def _asked(name: str, **here: Any) -> Field:
+def of_option(option: str, **here: Any) -> Field:
     """An option of `dse recommend` as a page asks for it."""
-    return replace(declarations(Recommend)[name], **here)
+    return replace(declarations(Recommend)[option], **here)
 
 
 LOAD = Field(
@@ -221,14 +221,14 @@ LOAD = Field(
     help="How requests come: so many at all times, at random at a rate, or turns of agents, whose prompts are found "
     "in the prefix cache.",
 )
-RATE = _asked("rate", label="Requests a second", default=10.0, high=1_000_000.0)
-SESSIONS = _asked("sessions", label="Sessions", default=100)
+RATE = of_option("rate", label="Requests a second", default=10.0, high=1_000_000.0)
+SESSIONS = of_option("sessions", label="Sessions", default=100)
 #: of a load of sessions
 OF_SESSIONS = (
-    _asked("turns", label="Turns of a session"),
-    _asked("growth", label="Tokens a turn adds", kind=WHOLE),
-    _asked("think", label="Time between turns", accepts=lambda text, _: named_quantity("think", text, "s", 0, 1e6)),
-    _asked("shared", label="Tokens all share", kind=WHOLE),
+    of_option("turns", label="Turns of a session"),
+    of_option("growth", label="Tokens a turn adds", kind=WHOLE),
+    of_option("think", label="Time between turns", accepts=lambda text, _: named_quantity("think", text, "s", 0, 1e6)),
+    of_option("shared", label="Tokens all share", kind=WHOLE),
 )
 #: the number of a load, by the load
 AMOUNTS = {"batch": WORK["batch"], "rate": RATE, "sessions": SESSIONS}

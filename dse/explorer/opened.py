@@ -10,7 +10,7 @@ import streamlit as st
 
 from dse.explorer import badge, common_fields, request, sidebar, state, tray, widgets
 from dse.explorer.bench import Bench, BenchRow, cached_answer, line
-from dse.explorer.cards import MEANINGS, fits, label, shown
+from dse.explorer.cards import MEANINGS, fits, label, loss, shown
 from dse.explorer.request import PointRequest
 from dse.explorer.verdict import is_enough, keeps, lead
 from dse.explorer.widgets import escaped, lines
@@ -61,9 +61,12 @@ def show(bench: Bench) -> None:
 
 def _number(row: BenchRow, name: str) -> str:
     """A number with its interval and what it is, as a line of a list."""
-    text = f"**{escaped(shown(name, as_said(row.result)))}**"
+    is_drop = name == "score_drop_frac"
+    text = f"**{escaped(loss(row) if is_drop else shown(name, as_said(row.result)))}**"
     ends = pool_ends(row.result) if name == "kv_pool_tokens" else ends_text(row.result, name)
-    of = row.result["score_drop_of"] if name == "score_drop_frac" else ""
+    of = row.result["score_drop_of"] if is_drop else ""
+    if name == "usd_per_million_tokens" and "usd_per_hour" in row.result["assumptions"]:
+        of = "assumed price"
     details = ", ".join(filter(None, [ends, of, MEANINGS[name].rstrip(".")]))
     return f"- {escaped(label(name))}: {text} :small[({escaped(details)})]"
 

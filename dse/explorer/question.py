@@ -34,7 +34,7 @@ _LINE = ("model", "devices", "device", "input", "output", "tpot_limit", "ttft_li
 _NAMED = (common_fields.MODEL, common_fields.DEVICE)
 
 
-#: limits of a first visit: those that people set for chat
+#: limits of a first visit, assumed: those of the preset Chat
 OPENING = {"tpot_limit": 50.0, "ttft_limit": 2.0}
 
 

@@ -253,11 +253,6 @@ class PointAnswer:
     holds: float
     n_servers: int = 1
 
-    @property
-    def text(self) -> str:
-        """The text of `dse point`. Raises DseError."""
-        return present.point_text(self.request.point())
-
 
 def answer(asked: PointRequest, load: LoadRequest) -> PointAnswer:
     """Evaluate one design: at the load that is asked for, else at the most that keeps the limits, or at the least.

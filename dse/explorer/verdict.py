@@ -2,16 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import streamlit as st
 
-from dse.core.errors import DseError
+from dse.core.errors import DseError, InputError
 from dse.explorer import request
 from dse.explorer.bench import Bench, BenchRow
-from dse.explorer.cards import shown
+from dse.explorer.cards import loss, shown
 from dse.explorer.request import LoadRequest, PointAnswer, PointRequest
-from dse.model import quality
 from dse.model.compare import Comparison
 from dse.questions import recommend
 from dse.questions.common import competes, limits_text, sure_text
@@ -65,7 +63,7 @@ def verdict(bench: Bench) -> Verdict:
     first = kept[0] if kept[0] is not row else None
     ahead = f"{over}. " if first is not None and (over := lead(row, first)) else ""
     usd = row.result["usd_per_million_tokens"]
-    said = [answers.server_text(row.result, usd)["text"], fits_text(row.result, _is_most(row)), _scores(row.result)]
+    said = [answers.server_text(row.result, usd)["text"], fits_text(row.result, _is_most(row)), _scores(row)]
     return Verdict(f"{head}.", ahead + " ".join(filter(None, said)), row)
 
 
@@ -86,9 +84,9 @@ def _is_most(row: BenchRow) -> bool:
     return row.asked is not None and row.asked.work.batch is None and row.result["batch"] == row.result["max_batch"]
 
 
-def _scores(result: Mapping[str, Any]) -> str:
-    drop = quality.drop_text(result)
-    return f"Accuracy loss: {drop}." if drop != "-" else ""
+def _scores(row: BenchRow) -> str:
+    text = loss(row)
+    return f"Accuracy loss: {text}." if text != "-" else ""
 
 
 def lead(row: BenchRow, other: BenchRow) -> str:
@@ -105,23 +103,33 @@ def lead(row: BenchRow, other: BenchRow) -> str:
 
 def _of_load(bench: Bench, kept: Sequence[BenchRow]) -> Verdict:
     """The design that holds a rate, or sessions, for the least money: what `dse recommend` says of these servers."""
-    loads = {row.name: request.load_request(row.values) for row in kept}
+    kind = bench.values["load"]
+    asked = [(row.name, row.asked or row.request, request.load_request(row.values)) for row in kept]
+    alike = tuple(one for one in asked if one[2].kind == kind)  # not those with requests at once of their own
     try:
-        answer = recommended(tuple((row.name, row.asked or row.request, loads[row.name]) for row in kept))
+        answer, is_priced = recommended(alike)
     except DseError as error:
         return Verdict(error.lines()[0])
     row = next(row for row in kept if row.name == answer.first.server.asked)
-    return Verdict(f"Take {row.name}.", f"{answer.verdict} {_scores(row.result)}", row)
+    said = (
+        answer.verdict if is_priced else f"Run {recommend.words(answer.first)}: the fewest devices; no price is known."
+    )
+    return Verdict(f"Take {row.name}.", f"{said} {_scores(row)}", row)
 
 
 # kept as it is, not copied: its servers know what was computed of them
 @st.cache_resource(max_entries=64, ttl="1h", show_spinner=False, hash_funcs={PointRequest: repr, LoadRequest: repr})
-def recommended(asked: tuple[tuple[str, PointRequest, LoadRequest], ...]) -> recommend.Recommendation:
-    """The search's answer among named designs. Raises DseError."""
+def recommended(asked: tuple[tuple[str, PointRequest, LoadRequest], ...]) -> tuple[recommend.Recommendation, bool]:
+    """The search's answer among named designs, and whether all have a price: else the fewest devices are best.
+
+    Raises DseError.
+    """
+    if not asked:
+        raise InputError("each design has requests at once of its own: empty that field of one, or ask for requests at once")
     servers = tuple(request.server_of(point, load, name) for name, point, load in asked)
     demand: Demand = servers[0].demand
     devices = {name: point.device_spec() for name, point, _ in asked}
     is_priced = all(device.usd_per_hour for device in devices.values())
     priced = prices.prices_of(devices) if is_priced else dict.fromkeys(devices, ALIKE)
     grid = Grid(servers, devices=tuple(devices), engines=(), formats=(), splits=())
-    return recommend.recommend(grid, demand, priced, "cost" if is_priced else "devices")
+    return recommend.recommend(grid, demand, priced, "cost" if is_priced else "devices"), is_priced

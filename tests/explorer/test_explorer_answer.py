@@ -8,6 +8,7 @@ from dse.explorer import opened as row_of
 from dse.explorer.badge import badge_of
 from dse.explorer.pages import answer
 from dse.report import present
+from dse.specs import catalog
 from explorer_page import opened, plain, said, values_of, wrong
 
 
@@ -228,6 +229,29 @@ def test_weights_as_released_are_not_noted():
     released = of({"model": "deepseek-v3", "tp": 8}, batch=8)
     assert cards.keeps_weights(released.current.request.model_spec(), released.current.result)
     assert "--weights" not in " ".join(row_of.notes(released.current))
+
+
+def test_a_drop_of_scores_says_that_it_leaves_narrower_weights_out():
+    """What weights in fewer bits than the model's release lose is published nowhere here."""
+    here = of({}, {"weights": "fp8"}, batch=8)
+    assert cards.design_table(here)["Accuracy loss"].tolist() == ["0.0 %", "0.0 %, weights not known"]
+    assert "weights not known" in verdict.verdict(of({"weights": "fp8"}, batch=8)).said
+
+
+def test_a_rate_on_devices_without_a_price_is_told_in_devices():
+    unpriced = next(name for name in catalog.device_files() if not catalog.device(name).usd_per_hour)
+    here = of({"device": unpriced}, model="llama3.1-8b", load="rate", rate=0.5)
+    said = verdict.verdict(here).said
+    assert "no price is known" in said
+    assert "USD" not in said
+
+
+def test_a_design_with_requests_of_its_own_is_not_sized_by_the_rate():
+    here = of({}, {"own_batch": 8}, load="rate", rate=5.0, tpot_limit=50.0)
+    assert [row.answer.n_servers > 1 for row in here.rows] == [True, False]
+    assert verdict.verdict(here).taken is here.rows[0]
+    alone = verdict.verdict(of({"own_batch": 8}, load="rate", rate=5.0))
+    assert alone.head.startswith("each design has requests at once of its own: empty that field")
 
 
 @pytest.mark.parametrize(

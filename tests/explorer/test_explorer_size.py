@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -61,10 +62,8 @@ def test_the_page_says_what_the_command_beside_it_prints(query):
 
 @pytest.mark.slow
 def test_cards_have_the_cells_and_commands_of_the_command_to_the_digit():
-    values = values_of(
-        size_devices=["h100", "l40s"], engines=["vllm"], size_quantizers=["fp16", "fp8"], most=2, load="rate", rate=2.0,
-        tpot_limit=50.0,
-    )  # fmt: skip
+    few = {"size_devices": ["h100", "l40s"], "engines": ["vllm"], "size_quantizers": ["fp16", "fp8"], "most": 2}
+    values = values_of(**few, load="rate", rate=2.0, tpot_limit=50.0)
     operation = asked.recommend_of(values)
     answer = operation.run()
     sized = found.cached(*asked.with_files(operation, values), "qwen3-32b", None)
@@ -105,6 +104,14 @@ def test_a_card_joins_the_designs_with_its_device_format_engine_and_layout():
     best = json.loads(CliRunner().invoke(main.cli, [*shlex.split(command)[1:], "--json"]).stdout)["cards"]["cheapest"]
     names = ((design["own_device"] or "h200").upper(), design["quantizer"], design["stack"], design["tp"])
     assert names == (best["device"], best["quantizer"], best["stack"], best["tp"])
+
+
+def test_a_card_joins_the_designs_with_its_settings():
+    answer = asked.recommend_of(values_of(size_devices=["h100"], engines=["vllm"], load="rate", rate=1.0)).run()
+    settings = {"prompt_budget_tokens": 2048, "max_num_seqs": 256, "gpu_memory_utilization": 0.95}
+    fleet = replace(answer.first, server=answer.first.server.in_settings(settings))
+    joined = found._server_fields(fleet)
+    assert {name: joined[common_fields.WORK[name].key] for name in settings} == settings
 
 
 @pytest.mark.slow

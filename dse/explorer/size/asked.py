@@ -5,22 +5,17 @@ from dataclasses import replace
 from typing import Any
 
 from dse import quantizers
-from dse.core.field import NAMES, NUMBER, TEXT, Field, declarations
+from dse.core.field import NAMES, NUMBER, TEXT
 from dse.explorer import common_fields, request, uploads
+from dse.explorer.common_fields import of_option
 from dse.explorer.request import PointRequest
 from dse.operations.recommend import SAID, Recommend
 from dse.operations.shared import counted
 from dse.specs import catalog, prices
 from dse.specs.workload import Workload
 
-_OPTIONS = declarations(Recommend)
 #: devices that are tried beside the question's, the first two that are not it
 OTHERS = ("h100", "b200", "h200")
-
-
-def _asked(option: str, **here: Any) -> Field:
-    """An option of `dse recommend` as a page asks for it."""
-    return replace(_OPTIONS[option], **here)
 
 
 def _budget(text: str, values: Mapping[str, Any]) -> None:
@@ -36,7 +31,7 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(NAMES.parse("price", text)) if text.strip() else ()
 
 
-DEVICES = _asked(
+DEVICES = of_option(
     "devices",
     name="size_devices",
     label="Devices to choose from",
@@ -47,22 +42,22 @@ DEVICES = _asked(
 )
 #: what few change
 MORE = (
-    _asked(
+    of_option(
         "objective",
         label="What must be best",
         choices={"cost": "cost", "devices": "number of devices", "throughput": "throughput", "energy": "energy"},
     ),
-    _asked("budget", label="Budget (USD an hour)", default="", accepts=_budget, open_means="40/h"),
-    _asked("cloud", label="List prices of", listed=lambda: sorted(prices.clouds()), open_means="device files"),
-    _asked("price", label="Prices of your own", default="", accepts=_prices, open_means="h100=2.1, h200=3"),
-    _asked(
+    of_option("budget", label="Budget (USD an hour)", default="", accepts=_budget, open_means="40/h"),
+    of_option("cloud", label="List prices of", listed=lambda: sorted(prices.clouds()), open_means="device files"),
+    of_option("price", label="Prices of your own", default="", accepts=_prices, open_means="h100=2.1, h200=3"),
+    of_option(
         "engines",
         label="Engines",
         kind=TEXT,
         default=[],
         listed=lambda: sorted({*catalog.servers(), *catalog.backends()}),
     ),
-    _asked(
+    of_option(
         "quantizers",
         name="size_quantizers",
         label="KV formats",
@@ -70,10 +65,12 @@ MORE = (
         default=[],
         listed=lambda: list(quantizers.FAMILIES),
     ),
-    _asked("most", label="Devices of a server, at most", open_means="16"),
+    of_option("most", label="Devices of a server, at most", open_means="16"),
 )
 #: a trace in place of the load
-TRACE_RATE = _asked("rate", name="trace_rate", label="Requests a second", kind=NUMBER, high=1e6, open_means="its own")
+TRACE_RATE = of_option(
+    "rate", name="trace_rate", label="Requests a second", kind=NUMBER, high=1e6, open_means="its own"
+)
 FIELDS = (DEVICES, *MORE, TRACE_RATE)
 
 

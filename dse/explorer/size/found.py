@@ -20,9 +20,10 @@ from dse.questions import load
 from dse.questions.recommend import Recommendation
 from dse.questions.search import Fleet
 from dse.questions.server_design import RequestsAtRate
+from dse.specs.workload import SETTINGS
 
 #: what a design takes of a recommended server's workload
-OF_SERVER = ("stack", "weights", "tp", "pp", "ep", "dp_attention", "dcp")
+OF_SERVER = ("stack", "weights", "tp", "pp", "ep", "dp_attention", "dcp", *SETTINGS)
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,9 @@ def _card(at: int, card: Card, labels: tuple[str, ...]) -> None:
 
 def _add(card: Card) -> None:
     values = {**{field.key: field.default for field in common_fields.DESIGN}, **card.design}
-    sidebar.add(tray.design_of(values, common_fields.DESIGN))
+    of_all = {field.key for field in common_fields.SCENARIO}
+    question = {key: value for key, value in card.design.items() if key in of_all and value is not None}
+    sidebar.add(tray.design_of(values, common_fields.DESIGN), question)
 
 
 def _figures(sized: Sized, rate: float | None, made: MadeBy) -> None:
