@@ -125,7 +125,7 @@ def recommended(asked: tuple[tuple[str, PointRequest, LoadRequest], ...]) -> tup
     Raises DseError.
     """
     if not asked:
-        raise InputError("each design has requests at once of its own: empty that field of one, or ask for requests at once")
+        raise InputError("each design has requests at once of its own: empty that field of one, or ask for no rate")
     servers = tuple(request.server_of(point, load, name) for name, point, load in asked)
     demand: Demand = servers[0].demand
     devices = {name: point.device_spec() for name, point, _ in asked}

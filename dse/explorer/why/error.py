@@ -169,7 +169,7 @@ def show_measured(name: str, asked: InspectQuantizer, view: str, address: str) -
         errors = run.errors[run.errors["side"] == asked.side]
         error, unit, more = ERRORS[asked.error]
         if errors[asked.error].isna().all():
-            raise InputError("not there: attention needs keys and values, a ratio something to divide: choose another error")
+            raise InputError("not there: attention needs keys and values, a ratio what it divides: choose another")
         title = f"{error[0].upper()}{error[1:]} by layer and head, {asked.side}s, {asked.method}"
         notes = (f"{'More' if more else 'Less'} is better.", *([run.queries] if asked.error in ATTENTION else []))
         chart = lab.heads(errors, asked.error, error, unit, title, notes)
