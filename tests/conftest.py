@@ -12,12 +12,21 @@ from hypothesis import is_hypothesis_test, settings
 from dse.cli import commands
 from dse.cli import main as cli
 from dse.validate.claims import core as claims
+from dse.validate.claims import designs
 
 QUICK = "not slow"
 #: no line about progress, whatever the machine's speed; its own test sets the time
 commands.PATIENCE_S = 86_400.0
-#: every claim of the papers is computed once a process, whichever page, command and table shows it
-claims.FUNCTIONS.update({claim_id: cache(function) for claim_id, function in claims.FUNCTIONS.items()})
+
+
+def _once(function):
+    """The function of a claim, computed once a process; anew where its design points are watched."""
+    kept = cache(function)
+    return lambda: function() if designs._watched.get() else kept()
+
+
+#: whichever page, command and table shows a claim
+claims.FUNCTIONS.update({claim_id: _once(function) for claim_id, function in claims.FUNCTIONS.items()})
 
 #: tests that compile the model, and tests that compile quantizers: half a minute or more each where nothing is kept yet
 MODEL = ("sweep", "serving")

@@ -12,13 +12,6 @@ from dse.validate import claims
 from dse.validate.claims import Modeled, designs
 
 
-@pytest.fixture(autouse=True)
-def uncached(monkeypatch):
-    """Claims are kept from test to test (conftest.py): here they are computed again with other numbers."""
-    for claim_id, function in claims.FUNCTIONS.items():
-        monkeypatch.setitem(claims.FUNCTIONS, claim_id, function.__wrapped__)
-
-
 def effect_of(found, name, device):
     return next(e for e in found.effects if e.number.name == name and device in e.devices)
 
