@@ -1,9 +1,10 @@
 """How fast the explorer answers in Chromium: the first page after start, a field's new numbers and figure, a page, the
 first visit of dumps.
 
-    python benchmarks/explorer.py [--tabs 20] [--against CHECKOUT --page what-if --number CSS --figure NAME]
+    python benchmarks/explorer.py [--tabs 20] [--against CHECKOUT --page P --field LABEL --number CSS --figure NAME]
 
-`--against` measures a page of another checkout in the same run: its address, where its numbers stand, a figure's key.
+`--against` measures a page of another checkout in the same run: its address, the field that is moved, where its
+numbers stand, a figure's key.
 
 Times are the best and the median of several, beside a page of one slider and one figure on the same server software
 in the same run: what Streamlit and the browser take by themselves. Needs playwright and Chromium.
@@ -29,13 +30,13 @@ ROOT = Path(__file__).parents[1]
 MOVES = 12
 FLOOR = """
 import streamlit as st
-n = st.number_input("Batch (requests)", 1, 10000, 64)
-st.container(key="card-1").text(n)
-st.plotly_chart({"data": [{"type": "bar", "x": [1, 2], "y": [n, 2 * n]}], "layout": {}}, key="memory_bars")
+n = st.number_input("Requests at once", 1, 10000, 64)
+st.container(key="opened").text(n)
+st.plotly_chart({"data": [{"type": "bar", "x": [1, 2], "y": [n, 2 * n]}], "layout": {}}, key="speeds")
 """
 #: pages by their address, and a figure of each that follows the batch
-FIGURES = (("compare", "memory_bars"), ("compare", "throughput"), ("why", "operations"))
-FIELD, CARD = "Batch (requests)", ".st-key-card-1"
+FIGURES = (("?batch=64", "speeds"), ("why?batch=64", "operations"))
+FIELD, CARD = "Requests at once", ".st-key-opened"
 #: notes when a key goes down, and the frame after what `read` gives is another
 WATCH = """read => {
     const numbers = new Function(read);
@@ -106,11 +107,11 @@ def lab(page: Page, open_it: Callable[[], object]) -> tuple[float, float]:
     return first, time.perf_counter() - start
 
 
-def moves(page: Page, read: str) -> list[float]:
-    """Seconds from Enter in the field of the batch until what `read` gives is another, for several moves."""
+def moves(page: Page, read: str, label: str = FIELD) -> list[float]:
+    """Seconds from Enter in a field until what `read` gives is another, for several moves."""
     page.get_by_test_id("stStatusWidget").wait_for(state="detached", timeout=60_000)
     page.evaluate(WATCH, read)
-    field = page.get_by_label(FIELD, exact=True).first
+    field = page.get_by_label(label, exact=True).first
     found = []
     for i in range(MOVES):
         field.fill(str(8 + 2 * (i % 8)))  # all of them fit
@@ -126,7 +127,10 @@ def switches(page: Page) -> list[float]:
     """Seconds from a click on the other page's link until its heading is there, for several clicks."""
     found = []
     for i in range(MOVES):
-        (link, shown), start = (("Why", "Where the time goes"), ("Compare", "Compare"))[i % 2], time.perf_counter()
+        (link, shown), start = (
+            (("Why", "Where the time goes"), ("Answer", "Change this design"))[i % 2],
+            time.perf_counter(),
+        )
         page.get_by_role("link", name=link).first.click()
         page.locator("[data-testid=stMain]").get_by_text(shown, exact=True).first.wait_for()
         found.append(time.perf_counter() - start)
@@ -145,9 +149,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tabs", type=int, default=0, help="also open so many tabs at once and see that none mix")
     parser.add_argument("--against", type=Path, help="another checkout, measured in the same run")
-    parser.add_argument("--page", default="what-if", help="its page")
-    parser.add_argument("--number", default="[data-testid=stMetric]", help="where its numbers stand (CSS)")
-    parser.add_argument("--figure", default="step", help="one of its figures (the key of its place)")
+    parser.add_argument("--page", default="answer?batch=64", help="its page")
+    parser.add_argument("--field", default=FIELD, help="its field that is moved")
+    parser.add_argument("--number", default=CARD, help="where its numbers stand (CSS)")
+    parser.add_argument("--figure", default="speeds", help="one of its figures (the key of its place)")
     given = parser.parse_args()
     tabs = given.tabs
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -160,7 +165,7 @@ def main() -> None:
             page = browser.new_page()
             least_open = drawn(page, floor_address)
             page.locator(".js-plotly-plot .main-svg").first.wait_for(state="attached")
-            least = moves(page, OF_FIGURE % "memory_bars")
+            least = moves(page, OF_FIGURE % "speeds")
             page = browser.new_page()
             drawn(page, floor_address)
             least_number = moves(page, OF_TEXT % CARD)
@@ -193,9 +198,9 @@ def main() -> None:
                 say(f"lab, the first visit of a server, {by}: its first map", [first for first, _ in found])
                 say("  all of it", [whole for _, whole in found])
             page = browser.new_page(viewport={"width": 1280, "height": 800})
-            drawn(page, f"{address}/compare")
+            drawn(page, f"{address}/?batch=64")
             numbers = moves(page, OF_TEXT % CARD)
-            say("compare: field to the first card's numbers", numbers)
+            say("answer: field to the opened row's numbers", numbers)
             figures: dict[str, list[float]] = {}
             say("page switch: link to heading", switches(page))
             for path, name in FIGURES:
@@ -205,7 +210,7 @@ def main() -> None:
                 figures[name] = moves(page, OF_FIGURE % name)
                 say(f"{path}: field to the new {name}", figures[name])
             if given.against:
-                beside(browser, given, numbers, figures["memory_bars"])
+                beside(browser, given, numbers, figures["speeds"])
             if tabs:
                 together(browser, address, tabs)
         finally:
@@ -223,7 +228,7 @@ def beside(browser: Browser, given: argparse.Namespace, numbers: list[float], fi
         ):
             page = browser.new_page(viewport={"width": 1280, "height": 800})
             opened = drawn(page, f"{address}/{given.page}")
-            other = moves(page, read)
+            other = moves(page, read, given.field)
             say(f"{given.against.name}/{given.page}: field to new {what}", other)
             ratio = statistics.median(ours) / statistics.median(other)
             print(f"{'':<44} ours takes {ratio:.2f} of it in the median; it opens in {opened:.2f} s")
@@ -241,7 +246,7 @@ def together(browser: Browser, address: str, n_tabs: int) -> None:
         tab.goto(f"{address}/?batch={batch}", wait_until="commit")
         opened.append((batch, tab))
     for batch, tab in opened:
-        tab.get_by_text(f"batch {batch}, paged KV").first.wait_for(timeout=300_000)
+        tab.get_by_text(f"Fits: all {batch} requests").first.wait_for(timeout=300_000)
     print(f"{n_tabs} tabs at once, none mixed: all drawn after {time.perf_counter() - start:.1f} s")
 
 

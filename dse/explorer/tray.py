@@ -101,7 +101,7 @@ class Tray:
         Raises InputError for a full tray.
         """
         if len(self.designs) >= MAX_DESIGNS:
-            raise InputError(f"designs: {MAX_DESIGNS} are in the tray, which holds no more: delete one first")
+            raise InputError(f"designs: {MAX_DESIGNS} are compared, which is as many as there can be: delete one first")
         place = len(self.designs) if at is None else at
         return Tray((*self.designs[:place], design, *self.designs[place:]), place)
 

@@ -51,7 +51,7 @@ def test_a_change_of_all_designs_leaves_what_was_not_changed():
 
 def test_a_full_tray_takes_no_more():
     full = Tray((A,) * tray.MAX_DESIGNS)
-    with pytest.raises(InputError, match="40 are in the tray, which holds no more: delete one first"):
+    with pytest.raises(InputError, match="40 are compared, which is as many as there can be: delete one first"):
         full.duplicated()
 
 
