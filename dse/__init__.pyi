@@ -310,11 +310,11 @@ class DesignResults(_DesignResults):
     decoding_requests: float | Any
     """requests that decode (sequence)"""
     throughput_tokens_per_s: float | Any
-    """throughput (token/s)"""
+    """throughput (tok/s)"""
     requests_per_s: float | Any
     """requests a second (request/s)"""
     static_batch_tokens_per_s: float | Any
-    """throughput, one static batch (token/s)"""
+    """throughput, one static batch (tok/s)"""
     bound: str | Any
     """bound by"""
     linear_bound: str | Any
@@ -1451,7 +1451,7 @@ def need(
     quantizer: KV quantizer with parameters, e.g. oaken or sinkq:bits=2,group=32, or as engines call it,
         e.g. fp8_e4m3 (`dse list quantizers`), or plan:FILE.toml.
     workload: Requests, lengths, memory, weights and devices, as `dse.Workload(batch=64, tp=2)`.
-    throughput: Target: at least so many token/s.
+    throughput: Target: at least so many tok/s.
     step_ms: Target: a decode step of the whole batch in at most so many ms.
     quantizers: For bits: KV quantizers to choose from; default: those of `ask formats`.
     key_quantizer: Quantizer of the keys, if different.

@@ -92,7 +92,7 @@ def test_symbols_name_nothing_that_is_gone():
 
 
 def test_results_carry_the_unit_that_their_name_says():
-    endings = {"_bytes": "B", "_s": "s", "_bits": "bit", "bytes_per_s": "B/s", "tokens_per_s": "token/s"}
+    endings = {"_bytes": "B", "_s": "s", "_bits": "bit", "bytes_per_s": "B/s", "tokens_per_s": "tok/s"}
     endings |= {"requests_per_s": "request/s"}
     for name, unit in RESULT_UNITS.items():
         for ending in sorted(endings, key=len, reverse=True):

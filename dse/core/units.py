@@ -136,7 +136,7 @@ def number(value: Any, unit: str) -> str:
     if unit == "sequence":
         value = value if isinstance(value, int) else round(value, 2)
         return f"{value:,} request{'s' if value != 1 else ''}"
-    if unit in ("J/token", "bit", "token/s", "B/token", "dB") or unit.startswith("USD"):
+    if unit in ("J/token", "bit", "tok/s", "B/token", "dB") or unit.startswith("USD"):
         return f"{plain(value)} {unit}"
     if unit == "token":
         return f"{value:,} tokens"

@@ -194,7 +194,7 @@ def _is_nearer(before: Mapping[str, Any], result: Mapping[str, Any]) -> bool:
 
 def _outcome(before: Mapping[str, Any], result: Mapping[str, Any]) -> str:
     """The reach of a step and its price: speed, cost of tokens, and scores where they are worse than before."""
-    said = [fits(result), number(result["throughput_tokens_per_s"], "token/s")]
+    said = [fits(result), number(result["throughput_tokens_per_s"], "tok/s")]
     said += [] if result["enough"] else ["a limit is missed"]
     if result["usd_per_million_tokens"] is not None:
         said.append(shown("usd_per_million_tokens", result))

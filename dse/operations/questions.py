@@ -164,7 +164,7 @@ class FindNeed(OnDesign, WithFigure):
     """
 
     what: str = argument(metavar="bandwidth|capacity|flops|bits")
-    throughput: float | None = option(None, "Target: at least so many token/s.", NUMBER, metavar="X", unit="token/s")
+    throughput: float | None = option(None, "Target: at least so many tok/s.", NUMBER, metavar="X", unit="tok/s")
     step_ms: float | None = option(
         None, "Target: a decode step of the whole batch in at most so many ms.", NUMBER, metavar="X", unit="ms"
     )

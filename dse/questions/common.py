@@ -276,7 +276,7 @@ def ends_text(result: Mapping[str, Any], name: str) -> str:
 
 
 def value_text(result: Mapping[str, Any], name: str) -> str:
-    """A result with its unit and its interval: 437.3 token/s (361.4 to 561.4)."""
+    """A result with its unit and its interval: 437.3 tok/s (361.4 to 561.4)."""
     text, ends = units.number(result[name], RESULT_UNITS[name]), ends_text(result, name)
     return f"{text} ({ends})" if ends else text
 

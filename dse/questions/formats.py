@@ -219,7 +219,7 @@ class Formats(QuestionAnswer):
         noisy = [f"{fmt.name} ({quality.drop_text(fmt.result)})" for fmt in untold if fmt.name not in unmeasured]
         sentences = {
             "By rates that nobody measured {} would give more.": ahead,
-            "Fits more requests, no more token/s: {}.": named.get("room"),
+            "Fits more requests, no more tok/s: {}.": named.get("room"),
             f"Errors above {100 * (self.max_error or 0):.3g} %: {{}}.": named.get("errs"),
             f"Scores drop by more than {self._most_drop()}: {{}}.": named.get("drops"),
             "Errors not measured: {}.": unmeasured,
@@ -361,8 +361,8 @@ class Formats(QuestionAnswer):
         if self.formats[0].result["model_kind"] == "ideal":
             within = "from the peak rates to what devices likely reach of them (80 %)"
         lines = [
-            f"In brackets: {within}. Gain: the middle of its interval. Sure: the chance of more token/s than {PLAIN}. "
-            "TTFT and TPOT: of a server at this concurrency. Fits more: more requests at once, no more token/s."
+            f"In brackets: {within}. Gain: the middle of its interval. Sure: the chance of more tok/s than {PLAIN}. "
+            "TTFT and TPOT: of a server at this concurrency. Fits more: more requests at once, no more tok/s."
         ]
         if any(fmt.result["score_drop_frac"] is not None for fmt in self.formats[1:]):
             lines.append("Drop: largest published drop of scores, ± half of a 95 % interval (dse scores).")
@@ -439,7 +439,7 @@ SHORT = (
     _short("max_batch", "fits"),
     _short("ttft_s", "TTFT s", ".3g"),
     _short("tpot_s", "TPOT ms", ".1f", 1e3),
-    Column("token/s", form=_rate),
+    Column("tok/s", form=_rate),
     Column("gain", form="{gain.ratio:.2f}x"),
     Column("sure", form=chance_text),
     Column("drop", form=lambda fmt: quality.drop_text(fmt.result).replace(" ", "")),

@@ -255,8 +255,8 @@ class Interactivity(QuestionAnswer):
         split = "" if self.is_named else layouts.words(row)
         return (
             f"{', '.join(filter(None, [name, split]))}, {n:,} request{'s' if n > 1 else ''} at once: {device:,.0f} "
-            f"token/s a device (8 of 10 measurements: {device * low:,.0f} to {device * high:,.0f}), {user:,.3g} "
-            f"token/s a user, first token after {seconds_text(float(row['ttft_s']))}"
+            f"tok/s a device (8 of 10 measurements: {device * low:,.0f} to {device * high:,.0f}), {user:,.3g} "
+            f"tok/s a user, first token after {seconds_text(float(row['ttft_s']))}"
         )
 
 
@@ -264,8 +264,8 @@ _MEASURED = (
     Column("server"),
     Column("requests", form=","),
     Column("n_devices", title="devices"),
-    Column("tokens_per_s_a_user", title="token/s a user", form=",.1f"),
-    Column("tokens_per_s_a_device", title="token/s a device", form=",.0f"),
+    Column("tokens_per_s_a_user", title="tok/s a user", form=",.1f"),
+    Column("tokens_per_s_a_device", title="tok/s a device", form=",.0f"),
 )
 
 

@@ -23,7 +23,7 @@ COLUMNS = (
     Column("design", title=""),
     Column("load", form=".2f"),
     Column("requests_per_s", title="requests/s", form=".4g"),
-    Column("tokens_per_s", title="token/s", form=",.4g"),
+    Column("tokens_per_s", title="tok/s", form=",.4g"),
     Column("tpot_s", title="TPOT (ms)", form=".4g", times=1e3),
     Column("ttft_s", title="TTFT (s)", form=".4g"),
     Column("place_wait_s", title="queueing (s)", form=".3f"),

@@ -95,7 +95,7 @@ def target(tokens_per_s: float | None = None, step_ms: float | None = None) -> T
     options = [("throughput", tokens_per_s, 1.0), ("step-ms", step_ms, units.to_base(1, "ms"))]
     chosen = [(name, value, size) for name, value, size in options if value is not None]
     if len(chosen) != 1:
-        raise InputError("target: give one of --throughput (token/s) and --step-ms")
+        raise InputError("target: give one of --throughput (tok/s) and --step-ms")
     name, value, size = chosen[0]
     if not LEAST_TARGET <= value < 1e15:
         raise InputError(f"{name} = {show(value)}: must be from {LEAST_TARGET:g} to below 1e15")

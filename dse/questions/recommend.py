@@ -363,7 +363,7 @@ class Recommendation(QuestionAnswer):
         ]
 
 
-_CHANGE = ["from today", "servers", "an hour", "holds", "token/s"]
+_CHANGE = ["from today", "servers", "an hour", "holds", "tok/s"]
 
 
 def _change_row(change: Change) -> list[str]:
@@ -456,7 +456,7 @@ def _at_best(fleet: Fleet, objective: str) -> str:
     best = {
         "cost": f"{_usd(fleet.usd_per_hour)} an hour",
         "devices": f"{fleet.n_devices:,} devices",
-        "throughput": f"{fleet.tokens_per_s:,.0f} token/s",
+        "throughput": f"{fleet.tokens_per_s:,.0f} tok/s",
         "energy": f"{fleet.results['joules_per_token'] or math.nan:.3g} J a token",
     }
     return f"{best[objective]} ({words(fleet)})"
@@ -487,7 +487,7 @@ def why_lost(rival: Fleet, first: Fleet, objective: str) -> str:
         if rival.likely_tokens_per_s > first.likely_tokens_per_s:
             return f"stores fewer bits for at most {RERUN_90:.0%} more throughput, as much as runs differ by"
         least, most = _apart(rival.likely_tokens_per_s, first.likely_tokens_per_s)
-        unit = "token/s a device" if first.server.demand.amount else "token/s"
+        unit = "tok/s a device" if first.server.demand.amount else "tok/s"
         return f"likely gives {least} {unit} at the most load{_within(first.server.demand)}, not {most}"
     if rival.usd_per_hour > first.usd_per_hour * (1 + common.TIE):
         return f"costs {_usd(rival.usd_per_hour)} an hour, {rival.usd_per_hour / first.usd_per_hour:.2f} times as much"
@@ -565,7 +565,7 @@ _CARD = (
     Column("split", form=lambda row: layouts.words(row) or "-"),
     *(Column(title, form=partial(_setting, name)) for name, (title, _) in settings.TITLES.items()),
     Column("an hour", form=lambda row: _usd(row["usd_per_hour"])),
-    Column("throughput", form=lambda row: f"{row['tokens_per_s']:,.0f} token/s"),
+    Column("throughput", form=lambda row: f"{row['tokens_per_s']:,.0f} tok/s"),
     Column("a million tokens", form=lambda row: _usd(row["usd_per_million_tokens"])),
     Column("TPOT", form=_times_text("tpot_s")),
     Column("TTFT", form=_times_text("ttft_s")),
@@ -594,7 +594,7 @@ _SIZES = (
     Column("holds", title="a server holds", form=lambda row: _three(row["holds"] / row["n_servers"])),
     Column("n_servers", title="servers", form=","),
     Column("n_devices", title="devices", form=","),
-    Column("tokens_per_s", title="token/s", form=",.0f"),
+    Column("tokens_per_s", title="tok/s", form=",.0f"),
 )
 _OTHER = (Column("load", title=" "), Column("run"), Column("usd", title="an hour"))
 

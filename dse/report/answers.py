@@ -156,7 +156,7 @@ class ServedFormat:
 
     def shown(self) -> dict[str, Any]:
         """Drop of scores and rise of perplexity, the most requests at once on so many devices, and the front: layout,
-        requests, token/s a user, token/s a device, TTFT in s, ends of the 80 % interval of token/s a device over it."""
+        requests, tok/s a user, tok/s a device, TTFT in s, ends of the 80 % interval of tok/s a device over it."""
         holds: dict[int, int] = {}
         for row in self.answer.rows:
             holds[row["n_devices"]] = max(holds.get(row["n_devices"], 0), row["batch"])

@@ -26,7 +26,7 @@ HEAD = (
     "device",
     "best format",
     "verdict",
-    "token/s over 16 bits",
+    "tok/s over 16 bits",
     "sure",
     "requests at once",
     "ms/token",

@@ -21,7 +21,7 @@ TABLE_4 = (
     Column("batch"),
     Column("input_tokens", title="in"),
     Column("system"),
-    _shown("published_tokens_per_s", "token/s, paper"),
+    _shown("published_tokens_per_s", "tok/s, paper"),
     _shown("ideal_tokens_per_s", "ideal"),
     _shown("calibrated_tokens_per_s", "calibrated"),
     _shown("published_ratio", "NQKV over it, paper", 2),

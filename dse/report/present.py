@@ -210,7 +210,7 @@ def _more_text(result: Results, with_more: Results | None) -> str:
     if result["bound"] == "capacity":
         return ""
     if with_more and with_more[RATE] > MORE * result[RATE]:
-        return f"the {result['max_batch']:,} requests that fit would give {number(with_more[RATE], 'token/s')}"
+        return f"the {result['max_batch']:,} requests that fit would give {number(with_more[RATE], 'tok/s')}"
     return f"more by {_MORE_BY[result['bound']]}" if result["bound"] in _MORE_BY else ""
 
 
@@ -443,7 +443,7 @@ def _room_comes_from(result: dict[str, Any]) -> str:
 
 
 def kernels(point: Point) -> list[dict[str, Any]]:
-    """Kernels that run the quantizers of a point: name, title, rates, and the decode step (s) and throughput (token/s)
+    """Kernels that run the quantizers of a point: name, title, rates, and the decode step (s) and throughput (tok/s)
     at both ends of their range."""
     implementations = {g.implementation.key: g.implementation for g in point.plan.groups if g.implementation}
     ends = at_ends(point)
@@ -820,7 +820,7 @@ def unit_of(name: str) -> str:
     endings = (
         ("bytes_per_s", "B/s"),
         ("flops_per_s", "FLOP/s"),
-        ("tokens_per_s", "token/s"),
+        ("tokens_per_s", "tok/s"),
         ("requests_per_s", "request/s"),
         ("full_per_s", "request/s"),
         ("core_rate_per_s", "element/s"),

@@ -194,7 +194,7 @@ _RULES = (
     Column("n_sequences", title="concurrency", form=","),
     Column("held_bytes", title="held for a request", form=lambda row: units.human(row["held_bytes"], "B")),
     Column("waste_share", title="of it empty", form=".1%"),
-    Column("throughput_tokens_per_s", title="steady throughput", form="{throughput_tokens_per_s:,.4g} token/s"),
+    Column("throughput_tokens_per_s", title="steady throughput", form="{throughput_tokens_per_s:,.4g} tok/s"),
     Column("throughput_low", title="80 % interval", form="{throughput_low:,.4g} to {throughput_high:,.4g}"),
     Column("requests_per_s", title="requests/s", form=",.4g"),
 )

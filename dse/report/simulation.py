@@ -295,7 +295,7 @@ def _steady_lines(r: dict[str, Any]) -> list[tuple[str, str]]:
     return [
         (
             "steady state, closed form",
-            f"{present.number(s['throughput_tokens_per_s'], 'token/s')}, "
+            f"{present.number(s['throughput_tokens_per_s'], 'tok/s')}, "
             f"{per_second(s['requests_per_s'])} with {running} running",
         ),
         ("", _limit(r)),
@@ -323,14 +323,14 @@ def _shared_lines(r: dict[str, Any]) -> list[str]:
         ("kept beside requests", f"{present.number(round(shared['mean_cached_bytes']), 'B')} in the mean"),
         (
             "without, steady state",
-            f"{present.number(without['steady_tokens_per_s'], 'token/s')}, "
+            f"{present.number(without['steady_tokens_per_s'], 'tok/s')}, "
             f"{per_second(without['steady_requests_per_s'])}"
             if without["steady_requests_per_s"]
             else "not one request of the mean length fits",
         ),
         (
             "without, this run",
-            f"{present.number(without['throughput_tokens_per_s'], 'token/s')}, "
+            f"{present.number(without['throughput_tokens_per_s'], 'tok/s')}, "
             f"TTFT {present.number(without['ttft_s']['mean'], 's')}, "
             f"TPOT {present.number(without['tpot_s']['mean'], 's')} in the mean",
         ),
@@ -348,7 +348,7 @@ def _how_sure(r: dict[str, Any]) -> list[str]:
         ("time to first token (TTFT), mean", r["ttft_s"]["mean"], "s", first),
     ]
     rows = [row for row in rows if row[1] is not None]
-    rows += [("steady state, closed form", rate, "token/s", [1 / ratio for ratio in reversed(token)])] if rate else []
+    rows += [("steady state, closed form", rate, "tok/s", [1 / ratio for ratio in reversed(token)])] if rate else []
     lines = (
         present.line(label, " to ".join(present.number(value * ratio, unit) for ratio in ends))
         for label, value, unit, ends in rows
@@ -407,10 +407,10 @@ def text(result: dict[str, Any]) -> str:
         lines.append("  an answer of one token has no time per output token (TPOT)")
     again = plural(r["recomputed_tokens"], "token")
     whole = (
-        ("throughput", present.number(r["throughput_tokens_per_s"], "token/s")),
+        ("throughput", present.number(r["throughput_tokens_per_s"], "tok/s")),
         ("", f"{per_second(r['requests_per_s'])} over {present.number(r['duration_s'], 's')}"),
         *(
-            [("throughput while full", present.number(r["saturated_tokens_per_s"], "token/s"))]
+            [("throughput while full", present.number(r["saturated_tokens_per_s"], "tok/s"))]
             if r["saturated_tokens_per_s"]
             else []
         ),

@@ -80,7 +80,7 @@ def answers(request: ReportRequest, results: pd.DataFrame) -> list[SummaryRow]:
         whole = running[running["fits_whole_batch"]]
         if n_running < batch and not whole.empty:
             first = whole.loc[whole["throughput_tokens_per_s"].idxmax()]
-            remark += f"; whole batch: {first['system']}, {first['throughput_tokens_per_s']:,.0f} token/s"
+            remark += f"; whole batch: {first['system']}, {first['throughput_tokens_per_s']:,.0f} tok/s"
         bits = f"{best['effective_bits']:.3g}"
         rows.append(
             SummaryRow(

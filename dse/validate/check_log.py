@@ -497,7 +497,7 @@ def _of_running(
         room = rate = None
     terms = [LogTerm(RUNNING, "sequence", steps.running, room if what == "pool" else None)]
     if what in ("pool", "limit"):  # requests are those of an instant, tokens a mean of seconds: alike where all is full
-        terms += [LogTerm(STEP, "s", step_s, ours), LogTerm(RATE, "token/s", steps.output_tokens_per_s, rate)]
+        terms += [LogTerm(STEP, "s", step_s, ours), LogTerm(RATE, "tok/s", steps.output_tokens_per_s, rate)]
     return f"{says} {memory}".strip(), log_answers.to_try(served, work, what), tuple(terms)
 
 

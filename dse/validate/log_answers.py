@@ -454,7 +454,7 @@ def to_try(served: ServerOfLog, work: Workload | None, what: str) -> tuple[str, 
                 if as_is
             ]
             at_once, rate = more if len(more) == 2 else ("", "")
-            said.append(f"{words}: {counts[0]:,} requests at once{at_once}, {counts[1]:,.0f} token/s{rate}")
+            said.append(f"{words}: {counts[0]:,} requests at once{at_once}, {counts[1]:,.0f} tok/s{rate}")
     return tuple(said)
 
 

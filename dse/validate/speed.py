@@ -47,7 +47,7 @@ _SUCH = {"device": "8xh200", "engine": "vllm"}
 #: columns of measured values: what it is, and its unit as the table has it
 MEASURED = {
     "measured_tpot_ms": ("tpot", "ms"),
-    "measured_output_tok_s": ("output", "token/s"),
+    "measured_output_tok_s": ("output", "tok/s"),
     "measured_ttft_ms": ("ttft", "ms"),
 }
 MAX_VALUE = 1e9

@@ -31,7 +31,7 @@ def made(tmp_path, *rows):
     return fronts(loads_of(read(str(path))))
 
 
-#: answers of 100 tokens: 10 requests in 0.25 + 1 s are 800 token/s, 40 in 0.5 + 4 s 888.9; on two devices 10 in
+#: answers of 100 tokens: 10 requests in 0.25 + 1 s are 800 tok/s, 40 in 0.5 + 4 s 888.9; on two devices 10 in
 #: 0.125 + 0.5 s are 800 each, 40 in 0.5 + 2 s too
 ROWS = (
     row("a", "llama3.1-8b", 10, 1, 250, 10),

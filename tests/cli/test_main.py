@@ -323,7 +323,7 @@ def test_a_point_ends_with_the_command_that_starts_it_as_json_and_python_have_it
 def test_an_answer_of_one_token_has_no_tpot(run):
     words = ("point", "--device", "h100", "--model", "llama3.1-8b", "--output", "1")
     _, out, _ = run(*words)
-    assert " token/s (" in out
+    assert " tok/s (" in out
     assert "no TPOT (an answer of one token), TTFT " in out
     assert "TPOT" not in run(*words, "--all")[1].replace("no TPOT", "")
     found = json.loads(run(*words, "--json")[1])
@@ -377,7 +377,7 @@ def test_point_says_what_binds_with_room_for_all(run):
     work = ["point", "--device", "a100-80gb", "--model", "llama2-13b", "--batch", "128"]
     _, out, _ = run(*work)
     said = re.search(
-        r"capacity: the whole batch does not fit at once; with room for all it would be (.*) token/s, "
+        r"capacity: the whole batch does not fit at once; with room for all it would be (.*) tok/s, "
         r"bound by (\w+) \(",
         out,
     )

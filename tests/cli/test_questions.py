@@ -129,7 +129,7 @@ def test_figure_and_table_are_written(run, tmp_path, args, name):
         ([*CROSS, "--inputs", "0"], "input = 0"),
         ([*CROSS, "--out", ""], "out = ''"),
         (["ask", "need", "speed", *LLAMA, "--throughput", "1"], "need 'speed'"),
-        (NEED, "give one of --throughput (token/s) and --step-ms"),
+        (NEED, "give one of --throughput (tok/s) and --step-ms"),
         ([*NEED, "--throughput", "nan"], "throughput = 'nan': must be a number"),
         ([*NEED, "--throughput", "abc"], "abc"),
         ([*NEED, "--step-ms", "1e-300"], "step-ms = 1e-300: must be from 1e-09"),

@@ -149,7 +149,7 @@ def test_a_batch_that_exceeds_memory_has_three_ways_out():
     assert fewer.design["quantizer"] == "int4_per_token_head"
     assert "perplexity +6.1 %" in fewer.outcome
     assert (more.design, more.outcome.partition(",")[0]) == ({"tp": 2}, "64 of 82 at once")
-    assert f"{after(here, more).result['throughput_tokens_per_s']:,.0f} token/s" in more.outcome
+    assert f"{after(here, more).result['throughput_tokens_per_s']:,.0f} tok/s" in more.outcome
     assert "USD per million tokens" in more.outcome
     assert smaller.question == {"batch": 28}
     for step in (fewer, more, smaller):

@@ -143,7 +143,7 @@ def test_a_point_begins_with_its_answer():
     assert head.startswith("H200  llama3.1-70b")
     assert empty == ""
     assert fits.startswith(f"Exceeds memory: at most {most} of 64 requests run at once")
-    assert " token/s (" in speed
+    assert " tok/s (" in speed
     assert speed.count("TTFT") == text.count("TTFT") == 1
     assert bound.startswith("Bound by capacity: the whole batch does not fit at once; with room for all it would be ")
     assert len(rest) <= 32
@@ -151,5 +151,5 @@ def test_a_point_begins_with_its_answer():
     assert roomy[2].startswith("Fits: all 8 requests at once; room for ")
     n = int(roomy[2].split("room for ")[1].rstrip(".").replace(",", ""))
     more = dse.evaluate("h100", "llama3.1-8b", "fp8", batch=n)
-    said = present.number(more["throughput_tokens_per_s"], "token/s")
+    said = present.number(more["throughput_tokens_per_s"], "tok/s")
     assert roomy[4].endswith(f"the {n:,} requests that fit would give {said}")

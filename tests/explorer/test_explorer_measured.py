@@ -21,7 +21,7 @@ def table_of(app):
 
 
 def test_a_table_loaded_on_trust_lies_over_the_figure_of_answer():
-    """8 requests of 500 tokens take 0.1205 + 500 x 0.00725 s on two devices: 534 token/s each, 138 a user."""
+    """8 requests of 500 tokens take 0.1205 + 500 x 0.00725 s on two devices: 534 tok/s each, 138 a user."""
     design = {"device": "h100", "model": "llama3.1-8b", "designs": "tp.2", "output": "500", "batch": "8"}
     app = opened("trust", trust_tab="own", input="1024", **design)
     table_of(app).upload("mine.csv", f"{HEAD}\n{ROWS}".encode(), "text/csv").run()

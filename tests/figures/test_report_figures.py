@@ -295,7 +295,7 @@ def test_places_are_distinct_and_known_where_free():
 
 @pytest.mark.parametrize("log", [False, True])
 def test_crosses_are_below_every_value_and_inside(log: bool):
-    axis = axes.log2("throughput", "token/s", [10.0, 1000.0]) if log else axes.linear("throughput", "token/s", [1000.0])
+    axis = axes.log2("throughput", "tok/s", [10.0, 1000.0]) if log else axes.linear("throughput", "tok/s", [1000.0])
     table = pd.DataFrame(
         {
             "system": ["a", "b", "c"],

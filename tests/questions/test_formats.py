@@ -140,7 +140,7 @@ def test_a_gain_less_sure_than_a_half_is_not_claimed():
     assert found.answer() == (
         f"No format pays here: sinkq comes nearest with {second.gain.ratio:.2f} times (80 % interval "
         f"{second.gain.low:.2f} to {second.gain.high:.2f}) the throughput of fp16, {100 * second.sure:.0f} % sure to "
-        "give more. Fits more requests, no more token/s: sinkq, oaken."
+        "give more. Fits more requests, no more tok/s: sinkq, oaken."
     )
 
 

@@ -42,7 +42,7 @@ def row(tpot_s, ttft_s=1.0, batch=64, n_devices=2, quantizer="fp16"):
 
 
 def test_speeds_by_hand():
-    """64 requests of 1,000 tokens at 20 ms take 1 + 20 s each: 3,047.6 token/s on two devices; 50 a user."""
+    """64 requests of 1,000 tokens at 20 ms take 1 + 20 s each: 3,047.6 tok/s on two devices; 50 a user."""
     user, device = speeds.speeds(row(0.020))
     assert user == pytest.approx(50)
     assert device == pytest.approx(64_000 / 21 / 2)
@@ -244,7 +244,7 @@ def test_sixteen_bits_stay_where_fewer_give_as_much_as_runs_differ_by():
 
 
 def test_what_a_format_gives_at_a_speed_is_the_best_within_that_time():
-    """The table's columns are limits of TPOT: 50 token/s a user is 20 ms."""
+    """The table's columns are limits of TPOT: 50 tok/s a user is 20 ms."""
     asked = {"splits": [1, 2], **LENGTHS}
     free = dse.interactivity(*ASKED[:2], ["fp8"], **asked)
     cell = next(line for line in free.text().splitlines() if line.startswith("fp8 ")).split(")")[2]

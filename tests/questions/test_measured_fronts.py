@@ -158,7 +158,7 @@ def layout(tp, batch, **changes):
 
 def test_a_cell_that_agrees_by_hand():
     """llama3.1-70b in FP8 on H100 under vLLM (InferenceX, October 2025), 7,373 and 922 tokens within 50 ms: 2 devices
-    between 16 requests (34.6 ms, 222 token/s a device) and 32 (52.4 ms, 269) give 264, 4 between 32 (32.8 ms, 235) and
+    between 16 requests (34.6 ms, 222 tok/s a device) and 32 (52.4 ms, 269) give 264, 4 between 32 (32.8 ms, 235) and
     64 (53.5 ms, 289) 281, which is 1.066 times as much; 8 took no more than 64 requests, the least they give is 224."""
     server = {"model": "llama3.1-70b", "device": "H100", "weights": "fp8", "input_tokens": 8192}
     front = measured_front(layout(4, 49, **server), 0.050)
@@ -171,7 +171,7 @@ def test_a_cell_that_agrees_by_hand():
 
 def test_a_cell_that_says_otherwise_by_hand():
     """gpt-oss-120b on H200 under vLLM 0.18.0 (InferenceX), 922 and 922 tokens within 10 ms, 64 requests: 4 devices give
-    1,664.9 token/s each at 9.5 ms, 8 devices 1,120.2 at 7.1 ms, 1.486 times."""
+    1,664.9 tok/s each at 9.5 ms, 8 devices 1,120.2 at 7.1 ms, 1.486 times."""
     server = {"model": "gpt-oss-120b", "weights": "mxfp4-experts", "quantizer": "fp16"}
     front = measured_front(layout(8, 62, **server), 0.010)
     assert front.times == pytest.approx(1.486, abs=0.005)
@@ -181,7 +181,7 @@ def test_a_cell_that_says_otherwise_by_hand():
 
 
 def test_devices_of_a_batch_beside_measured_ones():
-    """qwen3.5-397b-a17b in FP8 on B300 under SGLang 0.5.9, 64 requests of 922 and 922 tokens: 876 token/s a device with
+    """qwen3.5-397b-a17b in FP8 on B300 under SGLang 0.5.9, 64 requests of 922 and 922 tokens: 876 tok/s a device with
     --tp 4, 703 with --ep 4 beside, 0.803 times."""
     server = {"model": "qwen3.5-397b-a17b", "device": "B300", "stack": "sglang", "weights": "fp8-block"}
     front = measured_front(layout(4, 60, ep=4, **server))

@@ -823,7 +823,7 @@ def test_a_batch_that_no_memory_holds():
 
 
 def test_a_cost_says_of_what():
-    """1 USD an hour at 1000 token/s is 1 / 3600 / 1000 * 1e6 = 0.2778 USD for a million of them."""
+    """1 USD an hour at 1000 tok/s is 1 / 3600 / 1000 * 1e6 = 0.2778 USD for a million of them."""
     assert common.MEASURES["cost"].text(1 / 3.6) == "0.2778 USD per million tokens"
     assert common.MEASURES["cost"].unit == FORMULAS["usd_per_million_tokens"].unit
 

@@ -543,7 +543,7 @@ def test_a_runner_up_lost_by_the_numbers_of_the_order():
     """Of full devices the likely rates, which the order counts, whatever the promised ones say; close numbers apart."""
     found = dse.recommend(model="llama3.1-70b", devices=["4xh100"], quantizers=["fp8"], engines=["vllm", "trtllm"])
     first, rival = found.first, found.runner_up
-    said = f"It lost as it likely gives {rival.likely_tokens_per_s:,.0f} token/s at the most load, not "
+    said = f"It lost as it likely gives {rival.likely_tokens_per_s:,.0f} tok/s at the most load, not "
     assert f"{said}{first.likely_tokens_per_s:,.0f};" in " ".join(found.text().split())
     assert rival.likely_tokens_per_s < first.likely_tokens_per_s
     assert recommend.ahead(rival, first).sure < 0.5

@@ -96,7 +96,7 @@ def test_page_says_what_it_rests_on(written: Path):
         "Oaken (ISCA 2025), Table 1",
         "drawn by matplotlib",
         "Rests on assumed numbers",
-        "throughput (token/s)",
+        "throughput (tok/s)",
         "KV (GB)",
     ):
         assert text in page
@@ -139,7 +139,7 @@ def test_tables_round_trip(written: Path):
             values = [float(row[column]) if row[column] else None for row in text]
             assert values == [None if pd.isna(v) else v for v in expected[column]]
     units = {field.name: (field.metadata or {}).get(b"unit") for field in pq.read_schema(written / "report.parquet")}
-    assert units["throughput_tokens_per_s"] == b"token/s"
+    assert units["throughput_tokens_per_s"] == b"tok/s"
 
 
 def test_summary_speedup(written: Path):

@@ -18,7 +18,7 @@ from factories import build
 ENDS = {
     "_bytes_per_s": ("B/s",),
     "_flops_per_s": ("FLOP/s",),
-    "_tokens_per_s": ("token/s",),
+    "_tokens_per_s": ("tok/s",),
     "_per_s": ("/s",),
     "_s_per_token": ("s/token",),
     "_bits_per_token": ("bit/token",),

@@ -287,7 +287,7 @@ def test_a_full_pool_binds_and_each_change_has_its_tokens_per_second():
     assert terms[STEP].ours == pytest.approx(20 / 650, rel=0.35)
     words = [line.partition(":")[0] for line in found.tries]
     assert words == ["--kv-cache-dtype fp8", "--gpu-memory-utilization 0.92", "--tensor-parallel-size 2"]
-    shape = r"[^:]+: ([\d,]+) requests at once \(\+(\d+) %\), [\d,]+ token/s \(\+\d+ %\)"
+    shape = r"[^:]+: ([\d,]+) requests at once \(\+(\d+) %\), [\d,]+ tok/s \(\+\d+ %\)"
     (n_fp8, more), *_ = (re.fullmatch(shape, line).groups() for line in found.tries)
     # of half the bytes: twice the 15 requests that have 2,403 of 37,664 tokens each, or one more
     assert (n_fp8, more) in (("30", "100"), ("31", "107"))

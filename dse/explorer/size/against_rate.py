@@ -192,7 +192,7 @@ def _percentiles(name: str, run: Mapping[str, Any], missed: str) -> dict[str, st
     if run["n_rejected"]:
         verdict += f"; {run['n_rejected']:,} too long for its memory"
     return shown | {
-        title("throughput_tokens_per_s"): number(run["throughput_tokens_per_s"], "token/s"),
+        title("throughput_tokens_per_s"): number(run["throughput_tokens_per_s"], "tok/s"),
         "running": f"{run['mean_running']:.3g}",
         "memory, at most": f"{held:.0%}",
         "preempted": f"{run['n_preempted']:,}",

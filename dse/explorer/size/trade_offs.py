@@ -386,7 +386,7 @@ def _held() -> tuple[str, pd.DataFrame] | None:
 
 
 def _heading(name: str) -> str:
-    return f"{_WORDS[name][:1].upper()}{_WORDS[name][1:]} (token/s)" if name in PER else names.titled(name)
+    return f"{_WORDS[name][:1].upper()}{_WORDS[name][1:]} (tok/s)" if name in PER else names.titled(name)
 
 
 def _number(name: str, value: Any) -> str:

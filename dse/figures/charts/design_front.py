@@ -221,7 +221,7 @@ def _beaten(cloud: pd.DataFrame, front: pd.DataFrame) -> pd.DataFrame:
 #: by which formats are colored: nothing lost, to most
 QUALITY = "sample_perplexity_frac"
 #: columns that a sweep does not have -> their words and units
-RATES = {"tokens_per_s_a_device": (DEVICE, "token/s"), "tokens_per_s_a_user": (USER, "token/s")}
+RATES = {"tokens_per_s_a_device": (DEVICE, "tok/s"), "tokens_per_s_a_user": (USER, "tok/s")}
 _BEST_COLOR, _WORST_COLOR = (0x00, 0x72, 0xB2), (0xD5, 0x5E, 0x00)
 _BEST = "best"
 

@@ -111,7 +111,7 @@ def _panel(
     x, y = (
         make(
             name,
-            "token/s",
+            "tok/s",
             [
                 *whiskers.held([place[i] for place in places], [place[i] for place in reached]),
                 *(float(row[way]) for row in (*measured, *best)),
@@ -173,7 +173,7 @@ def _marks(measured: Sequence[Mapping[str, Any]], best: Sequence[Mapping[str, An
         if points:
             x, y = ([float(point[way]) for point in points] for way in ("x", "y"))
             texts = (
-                f"{point.get('text', name)}\n{point['x']:,.3g} token/s a user, {point['y']:,.0f} a device"
+                f"{point.get('text', name)}\n{point['x']:,.3g} tok/s a user, {point['y']:,.0f} a device"
                 for point in points
             )
             opened, look = (marker == "star",) * len(points), style.Style(style.BLACK, marker=marker)
@@ -187,8 +187,8 @@ def _hover(system: str, row: Mapping[str, Any]) -> str:
         f"{system}, {row['model']}",
         [
             f"requests at once: {int(row['batch']):,}, on {n} device{'s' if n > 1 else ''}",
-            f"{user:,.3g} token/s a user (TPOT {1e3 * row['tpot_s']:,.3g} ms)",
-            f"{device:,.0f} token/s a device",
+            f"{user:,.3g} tok/s a user (TPOT {1e3 * row['tpot_s']:,.3g} ms)",
+            f"{device:,.0f} tok/s a device",
             f"first token after {row['ttft_s']:,.3g} s",
         ],
     )

@@ -62,7 +62,7 @@ def chart(source: Source) -> Chart:
         Panel(
             "tokens",
             time(),
-            axes.linear("throughput", "token/s", table["tokens_per_s"]),
+            axes.linear("throughput", "tok/s", table["tokens_per_s"]),
             (_line(table, "tokens_per_s", "tokens generated per second", 4),),
         ),
     )

@@ -44,12 +44,12 @@ def chart(source: Source) -> Chart:
         raise InputError("sinkq-figure-3-length.csv: must stand beside: made by `dse validate report --out DIR`")
     by_batch, by_length = catalog.device(DEVICE).name, f"{catalog.device(LENGTH_DEVICE).name}, batch 1"
     at_batch = axes.log2("batch", "sequences", map(float, batches["batch"]))
-    rate = axes.linear("throughput", "token/s", map(float, batches["throughput_tokens_per_s"]))
+    rate = axes.linear("throughput", "tok/s", map(float, batches["throughput_tokens_per_s"]))
     length = axes.linear("length", "thousand tokens", map(float, lengths["n_tokens"]), 1000, n_ticks=4)
 
     def of_batch(row: Any) -> str:
         return (
-            f"{row.method}, batch {row.batch:,}\n{row.throughput_tokens_per_s:,.0f} token/s\n"
+            f"{row.method}, batch {row.batch:,}\n{row.throughput_tokens_per_s:,.0f} tok/s\n"
             f"{row.peak_memory_bytes / axes.GB:.4g} GB\n{row.over_kivi:.3f} of KIVI"
         )
 

@@ -16,7 +16,7 @@ OTHER_SOFTWARE, KERNELS_ASSUMED = "*", "†"
 
 @figure(
     "throughput_capacity",
-    "Which memory turns fewer bits into throughput: token/s against effective capacity, a line a device?",
+    "Which memory turns fewer bits into throughput: tok/s against effective capacity, a line a device?",
     by_report("capacity"),
     (*rows.POINT, *rows.MEMORY, "quantizer", "runs_why", "effective_capacity_bytes"),
     order=10,
@@ -74,7 +74,7 @@ def _looks(table: pd.DataFrame, devices: list[str]) -> dict[str, style.Style]:
 def _panel(part: pd.DataFrame, looks: dict[str, style.Style], title: str) -> Panel:
     part = part.sort_values("effective_capacity_bytes", kind="stable")
     x = axes.log2("effective capacity", "GB", part["effective_capacity_bytes"], axes.GB)
-    y = axes.linear("throughput", "token/s", rows.rates(part.assign(system=part["device"])))
+    y = axes.linear("throughput", "tok/s", rows.rates(part.assign(system=part["device"])))
     y = rows.room_for_crosses(y, part, "effective_capacity_bytes")
     return Panel(title, x, y, tuple(_lines(part, looks, y)))
 

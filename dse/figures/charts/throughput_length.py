@@ -20,7 +20,7 @@ def chart(source: Source) -> Chart:
     table = source.table
     table = table[table["model"] == table["model"].iloc[0]]
     shown = rows.drawn(table)
-    y = axes.log2("throughput", "token/s", rows.rates(shown.table))
+    y = axes.log2("throughput", "tok/s", rows.rates(shown.table))
     y = rows.room_for_crosses(y, shown.table, "input_tokens")
     totals = [float(a + b) for a, b in zip(shown.table["input_tokens"], shown.table["output_tokens"], strict=True)]
     x = axes.log2_at("total length, half in and half out", "tokens", totals, in_k=True)

@@ -28,7 +28,7 @@ def chart(source: Source) -> Chart:
     points = shown.table
     totals = [float(a + b) for a, b in zip(points["input_tokens"], points["output_tokens"], strict=True)]
     x = axes.log2_at("total length", "tokens", totals, in_k=True)
-    y = axes.log2("throughput", "token/s", rows.rates(points))
+    y = axes.log2("throughput", "tok/s", rows.rates(points))
     y = rows.room_for_crosses(y, points, "input_tokens")
     memory = axes.log2("KV cache of a request at its largest", "GB", points["peak_kv_bytes_per_sequence"], axes.GB)
     throughput = rows.lines(points, shown, _total, "throughput_tokens_per_s", y)

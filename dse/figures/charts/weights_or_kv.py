@@ -28,7 +28,7 @@ def chart(source: Source) -> Chart:
         points = table[table["device"] == device]
         known = points.dropna(subset=["throughput_tokens_per_s"]).to_dict("records")
         reached = [end for row in known for end in whiskers.ends(row, "throughput_tokens_per_s") or ()]
-        y = axes.linear("throughput", "token/s", [*reached, *(row["throughput_tokens_per_s"] for row in known)])
+        y = axes.linear("throughput", "tok/s", [*reached, *(row["throughput_tokens_per_s"] for row in known)])
         series: list[Series] = []
         for i, system in enumerate(systems):
             good = points[(points["system"] == system) & points["feasible"]]

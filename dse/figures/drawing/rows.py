@@ -15,7 +15,7 @@ _HOVER = (
     ("batch", "batch", "sequences", 1),
     ("input_tokens", "in", "tokens", 1),
     ("output_tokens", "out", "tokens", 1),
-    ("throughput_tokens_per_s", "throughput", "token/s", 1),
+    ("throughput_tokens_per_s", "throughput", "tok/s", 1),
     ("decode_step_s", "decode step", "ms", 1e-3),
     ("running_batch", "running at once", "sequences", 1),
     ("effective_bits", "effective", "bit", 1),
@@ -314,7 +314,7 @@ def lines(
 
 def by_batch(title: str, points: pd.DataFrame, shown: Drawn, unit: str) -> Panel:
     """A panel of throughputs over batches, a line per system."""
-    y = room_for_crosses(axes.linear("throughput", "token/s", rates(points)), points, "batch")
+    y = room_for_crosses(axes.linear("throughput", "tok/s", rates(points)), points, "batch")
     x = axes.log2_at("batch", unit, [float(batch) for batch in points["batch"]])
     series = lines(points, shown, lambda row: row["batch"], "throughput_tokens_per_s", y)
     return Panel(title, x, y, tuple(series))

@@ -104,7 +104,7 @@ def place_queue_s(requests_per_s: float, full_per_s: float, full_share: float, s
     return full_share * load / (1 - load) ** 2 / requests_per_s * (1 + squared_variation) / 2
 
 
-@formula("token/s", "requests * O / (ttft + O * tpot)", _SOURCE)
+@formula("tok/s", "requests * O / (ttft + O * tpot)", _SOURCE)
 def closed_loop_tokens_per_s(n_requests: float, output_tokens: float, ttft_s: float, tpot_s: float) -> float:
     """Tokens a second of a server that always has so many requests, each replaced as it ends (Little's law)."""
     return n_requests * output_tokens / (ttft_s + output_tokens * tpot_s)

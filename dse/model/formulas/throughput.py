@@ -35,7 +35,7 @@ def paged_total_s(n_sequences: float, running_batch: float, wave_s: float) -> fl
     return n_sequences / running_batch * wave_s
 
 
-@formula("token/s", "batch * output_tokens / total_s", "docs/explanation/model.md, Steps and times")
+@formula("tok/s", "batch * output_tokens / total_s", "docs/explanation/model.md, Steps and times")
 def static_batch_tokens_per_s(n_sequences: float, output_tokens: float, total_s: float) -> float:
     """Output tokens a second of a batch that runs from its prompts to its last tokens, prefill included."""
     return n_sequences * output_tokens / total_s

@@ -25,7 +25,7 @@ topic = Topic(of_times=True)
 
 
 @topic.result(
-    "token/s",
+    "tok/s",
     NUMBER,
     "throughput",
     TextLine("Throughput", 1, "throughput"),
@@ -51,7 +51,7 @@ def requests_per_s(at: Facts) -> Derivation:
 
 topic.add(
     "static_batch_tokens_per_s",
-    "token/s",
+    "tok/s",
     NUMBER,
     "throughput, one static batch",
     TextLine("Throughput", 1.5, ""),

@@ -124,8 +124,8 @@ def test_knees():
 
 
 def test_a_design_is_listed_once_whatever_batch_is_asked_for():
-    """Of four rows with 600 token/s two ask for more than runs, and two have another device's name and all its numbers;
-    the H200 is as fast there, and not in a step; 500 token/s in 16 bits is no knee: as far as 600 is, and behind it."""
+    """Of four rows with 600 tok/s two ask for more than runs, and two have another device's name and all its numbers;
+    the H200 is as fast there, and not in a step; 500 tok/s in 16 bits is no knee: as far as 600 is, and behind it."""
     table = pd.DataFrame(
         [
             ("HBM", "fp8", 256, 600.0, 0.07, 0.1),
