@@ -224,10 +224,6 @@ PAPER_FIGURES = (
     "accuracy_zero_shot_nqkv_alone",
     "accuracy_generation_sinkq",
     "accuracy_longbench_sinkq",
-    "sinkq_figure_3",
-    "nqkv_figure_8",
-    "nqkv_figure_9",
-    "oaken_figure_3",
 )
 
 
