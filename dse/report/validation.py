@@ -13,11 +13,9 @@ from dse.figures.charts.predicted_measured import points_of
 from dse.figures.drawing.chart import Chart
 from dse.figures.export import web_page
 from dse.report import servers
-from dse.report.ranking import NUMBERS, ranking_table, unlike
 from dse.report.tokens import table_7_text
-from dse.validate import accuracy, ranking, silicon, tokens, verdicts
+from dse.validate import accuracy, silicon, tokens, verdicts
 from dse.validate.silicon import Silicon
-from dse.validate.studied import SURE
 from dse.validate.verdicts import ClaimRow
 
 PAGE = "validation.html"
@@ -46,7 +44,6 @@ def _write(published: files.Publication, progress: Progress | None) -> tuple[str
         ("serving", servers.table()),
         ("eviction", tokens.table_7()),
         ("accuracy", pd.concat([table.assign(view=name) for name, table in views.items()])),
-        ("ranking", ranking_table()),
     ):
         published.write(f"tables/{name}.csv", _csv(table))
     return str(published.write(PAGE, page(rows, kernels, views).encode())), rows
@@ -63,7 +60,6 @@ def page(rows: list[ClaimRow], kernels: Silicon, views: dict[str, pd.DataFrame])
     by_source = {
         source: [row for row in rows if row.source == source] for source in dict.fromkeys(r.source for r in rows)
     }
-    ranked = ranking.summary(ranking_table())
     return web_page.render(
         "validation.html",
         "dse.report",
@@ -86,11 +82,6 @@ def page(rows: list[ClaimRow], kernels: Silicon, views: dict[str, pd.DataFrame])
         servers_chart=FIGURES["servers_errors"].chart(servers.table()),
         servers=servers.shown(),
         accuracy={name: FIGURES[f"accuracy_{name.replace('-', '_')}"].chart(table) for name, table in views.items()},
-        sure=SURE,
-        ranking_head=list(map(str, ranked.columns)),
-        ranking=ranked.to_numpy(dtype=object).tolist(),
-        ranking_numbers=[i for i, name in enumerate(ranked.columns) if name in NUMBERS],
-        unlike=unlike(),
         tokens=table_7_text(),
     )
 

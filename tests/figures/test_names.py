@@ -18,8 +18,8 @@ from dse.figures.charts import prefix_steps
 from dse.figures.drawing import direct, layout, page_layout, rows, to_plotly
 from dse.figures.drawing.chart import MAX_LEGEND, Axis, Chart, Panel, Series
 from dse.figures.drawing.names import printed
-from dse.figures.export.image import PRESETS
 from dse.figures.export import image
+from dse.figures.export.image import PRESETS
 from dse.figures.plot import answer, load
 from dse.figures.source import Source
 from dse.specs import catalog

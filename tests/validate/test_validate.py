@@ -286,13 +286,10 @@ def test_page_needs_no_network_and_has_every_claim(tmp_path):
         "silicon.csv",
         "accuracy.csv",
         "eviction.csv",
-        "ranking.csv",
         "serving.csv",
     }
     assert f"{PACKAGE} is not installed" in own
     assert 'id="sinkq-table-7"' in own
-    assert "Where a small language model ranks alike" in own
-    assert own.count("<td>SinkQ</td><td>Table 1, accuracy</td>") == 1
 
 
 def test_page_with_scatter_plots_of_measured_kernels():
