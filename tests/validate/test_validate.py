@@ -4,6 +4,7 @@ import json
 import re
 import sys
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -61,24 +62,9 @@ def run(*words):
 
 
 def test_no_verdict_changed_since_the_release():
-    """A row that changes colour fails here: judge it, then write it into dse/data/verdicts.csv."""
-    assert validate.changed(claim_rows()) == []
-    assert list(validate.released()) == [row.id for row in claim_rows()]
-
-
-def test_changed_names_rows_that_differ_come_and_go(monkeypatch):
-    released = {row.id: row.verdict for row in claim_rows()}
-    first, second = claim_rows()[0].id, claim_rows()[1].id
-    released |= {first: "missed", "gone": "within"}
-    del released[second]
-    monkeypatch.setattr(validate, "released", lambda: released)
-    assert sorted(validate.changed(claim_rows())) == sorted(
-        [
-            f"{first}: was missed, is {claim_rows()[0].verdict}",
-            "gone: was within, is absent",
-            f"{second}: was absent, is {claim_rows()[1].verdict}",
-        ]
-    )
+    """A row that changes colour fails here: judge it, then write it into tests/data/verdicts.csv."""
+    released = pd.read_csv(Path(__file__).parents[1] / "data" / "verdicts.csv")
+    assert released.to_dict("records") == [{"id": row.id, "verdict": row.verdict} for row in claim_rows()]
 
 
 def claim(**fields):
