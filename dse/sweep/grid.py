@@ -77,7 +77,10 @@ def split(sweep: Sweep) -> tuple[list[Dimension], int]:
 
 
 def decode_places(sweep: Sweep, places: Sequence[int] | NDArray[np.int64]) -> dict[str, NDArray[np.int32]]:
-    """`decode` of any points of the grid."""
+    """Place of the value of each axis for these points of the grid; -1 where a point has no such axis.
+
+    The first dimension is the slowest digit, as in `itertools.product`.
+    """
     return _decoded(sweep.axes, sweep.dimensions, np.asarray(places, dtype=np.int64))
 
 
