@@ -239,7 +239,7 @@ def test_a_front_of_nothing(tmp_path):
     assert str(found) == "front: 0 of 1 designs (0 feasible); minimize cost, maximize speed, a front for each device"
     assert report_front.text(found).startswith(f"{found}\n")
     assert report_front.to_json(found)["front"] == []
-    report_front.write(found, str(tmp_path / "out"), "dse pareto", "matplotlib")
+    report_front.write(found, str(tmp_path / "out"), "dse pareto")
     with pytest.raises(InputError, match="none given"):
         pareto_designs.objectives_of([], [])
 
