@@ -2,8 +2,7 @@
 
 Codes are decided in float32 with the unrounded step d; d, and of q4_1 and q5_1 the minimum m, are stored in FP16
 within +-65504 (ggml: infinite beyond; rotated channels alone reach it).
-`encode` and `decode` work on float32 and on ggml's own bytes, `rotated` on float32, `GGML` on FP16 and on buffers by
-ledger part.
+`GGML` works on FP16 and on buffers by ledger part; its `blocks` are ggml's own bytes.
 """
 
 from dataclasses import dataclass
@@ -358,82 +357,6 @@ def _dequantize_nibbles(
             _narrow(values, bits[row])
 
 
-@kernel
-def _encode(
-    x: np.ndarray, coding: BlockCoding, codes: np.ndarray, high: np.ndarray, d: np.ndarray, m: np.ndarray
-) -> None:
-    """`_quantize_bytes` or `_quantize_nibbles` of float32 x[n, channels]."""
-    for piece in prange(n_pieces(x)):
-        scratch = np.empty(BLOCK, np.uint8)
-        for row in rows_of(piece, x):
-            if coding.eight:
-                _encode_bytes_row(x[row], coding.option, codes[row].view(np.int8), d[row])
-            else:
-                _encode_nibbles_row(x[row], coding, scratch, codes[row], high[row], d[row], m[row])
-
-
-@kernel
-def _decode(
-    codes: np.ndarray, high: np.ndarray, d: np.ndarray, m: np.ndarray, coding: BlockCoding, values: np.ndarray
-) -> None:
-    """float32 values[n, channels] of what `_encode` gives."""
-    for piece in prange(n_pieces(values)):
-        for row in rows_of(piece, values):
-            if coding.eight:
-                _decode_bytes_row(codes[row].view(np.int8), d[row], values[row])
-            else:
-                _decode_nibbles_row(codes[row], high[row], d[row], m[row], coding, values[row])
-
-
-@kernel
-def _rotate_rows(x: np.ndarray, rotation: RotatedRuns) -> None:
-    """Rotate the rows of x[n, channels] in place."""
-    for piece in prange(n_pieces(x)):
-        work = np.empty(x.shape[1], np.float32)
-        for row in rows_of(piece, x):
-            _rotate(x[row], rotation, work)
-
-
-def rotated(x: np.ndarray, run: int) -> np.ndarray:
-    """Runs of `run` channels of float32 x [n, channels], rotated as llama.cpp's CPU code does; twice gives x again.
-
-    run: A power of two from 2 on. Raises ValueError for another one and for one that does not divide the channels.
-    """
-    if run < 2 or run & (run - 1) or x.dtype != np.float32 or x.ndim != 2 or x.shape[1] % run:
-        raise ValueError(
-            f"x is {x.dtype.name} {list(x.shape)}, run = {run}: must be float32 [n, channels] of runs of a power of two"
-        )
-    turned = np.array(x, np.float32, order="C")
-    _rotate_rows(turned, _rotation(run))
-    return turned
-
-
-def block_bytes(name: Type) -> int:
-    """Bytes of a block of 32 elements: 34, 22, 24, 18 or 20."""
-    return GGML_TYPES[name].bits // 8
-
-
-def _fields(name: Type) -> dict[str, tuple[int, str]]:
-    """Bytes and dtype of a block's fields, in ggml's order."""
-    bits, minimum = TYPES[name]
-    fields = {"d": (2, "<u2")}
-    if minimum:
-        fields["m"] = (2, "<u2")
-    if bits == 5:
-        fields["high"] = (4, "<u4")
-    return fields | {"codes": (BLOCK, "i1") if bits == 8 else (BLOCK // 2, "u1")}
-
-
-def _joined(name: Type, buffers: Buffers) -> np.ndarray:
-    """Buffers [n, ...] as ggml's blocks: uint8 [n, blocks * block_bytes]."""
-    n_rows, n_blocks = buffers["d"].shape
-    parts = [
-        np.ascontiguousarray(buffers[field]).view(np.uint8).reshape(n_rows, n_blocks, size)
-        for field, (size, _) in _fields(name).items()
-    ]
-    return np.concatenate(parts, axis=2).reshape(n_rows, -1)
-
-
 def _check_code(name: str, code: str) -> None:
     check_choice("type", name, tuple(TYPES))
     check_choice("code", code, CODES)
@@ -441,49 +364,6 @@ def _check_code(name: str, code: str) -> None:
         raise ValueError(f"code = 'avx2': is for q8_0, the others have 'ggml' and 'gguf': type is {name}")
     if code == "gguf" and GGML_TYPES[name].levels:  # type: ignore[index]
         raise ValueError(f"code = 'gguf': the package decodes {name} alone, 'ggml' has its code")
-
-
-def encode(x: np.ndarray, name: Type, code: Code = "ggml") -> np.ndarray:
-    """ggml's blocks, uint8 [n, channels / 32 * block_bytes], of float32 x [n, channels].
-
-    `code` as of `GGML`. Holds for finite x whose steps and minima are in the range of FP16 and whose 1 / d is finite.
-    Raises ValueError for other arrays, types and numbers of channels.
-    """
-    _check_code(name, code)
-    if x.dtype != np.float32 or x.ndim != 2 or not x.shape[1] or x.shape[1] % BLOCK:
-        raise ValueError(f"x is {x.dtype.name} {list(x.shape)}: must be float32 [n, channels] of blocks of 32")
-    bits, n, n_blocks = TYPES[name][0], x.shape[0], x.shape[1] // BLOCK
-    buffers: Buffers = {
-        "codes": np.empty((n, n_blocks * (BLOCK if bits == 8 else BLOCK // 2)), np.uint8),
-        "high": np.zeros((n, n_blocks), np.uint32),
-        "d": np.empty((n, n_blocks), np.uint16),
-        "m": np.zeros((n, n_blocks), np.uint16),
-    }
-    _encode(np.ascontiguousarray(x), _coding(name, code), *buffers.values())
-    return _joined(name, buffers)
-
-
-def decode(blocks: np.ndarray, name: Type) -> np.ndarray:
-    """float32 [n, channels] of ggml's blocks, uint8 [n, channels / 32 * block_bytes].
-
-    Raises ValueError for other arrays and types.
-    """
-    check_choice("type", name, tuple(TYPES))
-    size = block_bytes(name)
-    if blocks.dtype != np.uint8 or blocks.ndim != 2 or not blocks.shape[1] or blocks.shape[1] % size:
-        got = f"{blocks.dtype.name} {list(blocks.shape)}"
-        raise ValueError(f"blocks are {got}: must be uint8 [n, bytes], {size} bytes a block of {name}")
-    n, n_blocks = blocks.shape[0], blocks.shape[1] // size
-    by_block, start, buffers = blocks.reshape(n, n_blocks, size), 0, {}
-    for field, (width, dtype) in _fields(name).items():
-        part = np.ascontiguousarray(by_block[:, :, start : start + width])
-        buffers[field] = part.view(dtype if field != "codes" else np.uint8).reshape(n, -1)
-        start += width
-    empty = np.zeros((n, n_blocks), np.uint32), np.zeros((n, n_blocks), np.uint16)
-    values = np.empty((n, n_blocks * BLOCK), np.float32)
-    codes, high, m = buffers["codes"], buffers.get("high", empty[0]), buffers.get("m", empty[1])
-    _decode(codes, high, buffers["d"], m, _coding(name, "ggml"), values)
-    return values
 
 
 @dataclass(frozen=True)
@@ -554,11 +434,14 @@ class GGML(RowMethod):
             _dequantize_nibbles(buffers["codes"], *_all(buffers), rotation, coding, bits)
 
     def blocks(self, packed: Packed) -> np.ndarray:
-        """The bytes as llama.cpp keeps them: uint8 [rows, blocks * block_bytes].
+        """The bytes as llama.cpp keeps them: uint8 [rows, blocks * bytes of a block].
 
         packed: What `quantize` of this method gave.
         """
-        return _joined(self.type, dict(packed.buffers))
+        n_rows, n_blocks = packed.buffers["d"].shape
+        stored = [packed.buffers[name] for name in ("d", "m", "high", "codes") if name in packed.buffers]
+        parts = [np.ascontiguousarray(buffer).view(np.uint8).reshape(n_rows, n_blocks, -1) for buffer in stored]
+        return np.concatenate(parts, axis=2).reshape(n_rows, -1)
 
 
 def _all(buffers: Buffers) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -1,7 +1,4 @@
-"""vLLM's slots of latent (MLA) heads, fp8_ds_mla and nvfp4_ds_mla: 512 latent values and 64 RoPE values a token.
-
-`Latent` works on FP16, `encode` and `decode` on float32 and on vLLM's own bytes.
-"""
+"""vLLM's slots of latent (MLA) heads, fp8_ds_mla and nvfp4_ds_mla: 512 latent values and 64 RoPE values a token."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -23,10 +20,6 @@ Format = Literal["fp8", "nvfp4"]
 FORMATS: tuple[Format, ...] = ("fp8", "nvfp4")
 #: latent and RoPE channels of a token
 LATENT, ROPE = storage.mla_latent, storage.mla_rope
-#: channels that share a scale
-BLOCKS = {"fp8": 128, "nvfp4": 16}
-#: bytes of a slot
-SLOT_BYTES = {"fp8": 656, "nvfp4": 352}
 
 
 @inner
@@ -101,106 +94,47 @@ def _decode_nvfp4_row(codes: np.ndarray, scales: np.ndarray, values: np.ndarray)
 
 
 @kernel
-def _quantize_fp8(bits: np.ndarray, x: np.ndarray, codes: np.ndarray, scales: np.ndarray, rope: np.ndarray) -> None:
-    """FP16 patterns bits[n, 576], or float32 x where bits are empty -> codes[n, 512], scales[n, 4], rope[n, 64]."""
+def _quantize_fp8(bits: np.ndarray, codes: np.ndarray, scales: np.ndarray, rope: np.ndarray) -> None:
+    """FP16 patterns bits[n, 576] -> codes[n, 512], scales[n, 4], rope[n, 64]."""
     for piece in prange(n_pieces(codes)):
         values = np.empty(LATENT, np.float32)
         for row in rows_of(piece, codes):
-            if bits.size:
-                half.widen(bits[row, :LATENT], values)
-                copied(bits[row, LATENT:], rope[row])
-            else:
-                copied(x[row, :LATENT], values)
+            half.widen(bits[row, :LATENT], values)
+            copied(bits[row, LATENT:], rope[row])
             _encode_fp8_row(values, codes[row], scales[row])
 
 
 @kernel
-def _dequantize_fp8(codes: np.ndarray, scales: np.ndarray, rope: np.ndarray, bits: np.ndarray, x: np.ndarray) -> None:
-    """The reverse of `_quantize_fp8`; float32 x is given the latent alone."""
+def _dequantize_fp8(codes: np.ndarray, scales: np.ndarray, rope: np.ndarray, bits: np.ndarray) -> None:
+    """The reverse of `_quantize_fp8`."""
     for piece in prange(n_pieces(codes)):
         values = np.empty(LATENT, np.float32)
         for row in rows_of(piece, codes):
-            if bits.size:
-                _decode_fp8_row(codes[row], scales[row], values)
-                narrowed(values, bits[row, :LATENT])
-                copied(rope[row], bits[row, LATENT:])
-            else:
-                _decode_fp8_row(codes[row], scales[row], x[row])
+            _decode_fp8_row(codes[row], scales[row], values)
+            narrowed(values, bits[row, :LATENT])
+            copied(rope[row], bits[row, LATENT:])
 
 
 @kernel
-def _quantize_nvfp4(bits: np.ndarray, x: np.ndarray, codes: np.ndarray, scales: np.ndarray, rope: np.ndarray) -> None:
-    """FP16 patterns bits[n, 576], or float32 x where bits are empty -> codes[n, 256], scales[n, 32], rope[n, 64]."""
+def _quantize_nvfp4(bits: np.ndarray, codes: np.ndarray, scales: np.ndarray, rope: np.ndarray) -> None:
+    """FP16 patterns bits[n, 576] -> codes[n, 256], scales[n, 32], rope[n, 64]."""
     for piece in prange(n_pieces(codes)):
         values = np.empty(LATENT + ROPE, np.float32)
         for row in rows_of(piece, codes):
-            if bits.size:
-                half.widen(bits[row], values)
-            else:
-                copied(x[row], values)
+            half.widen(bits[row], values)
             _encode_nvfp4_row(values, codes[row], scales[row])
             minifloat.e4m3_codes(values[LATENT:], rope[row])
 
 
 @kernel
-def _dequantize_nvfp4(codes: np.ndarray, scales: np.ndarray, rope: np.ndarray, bits: np.ndarray, x: np.ndarray) -> None:
+def _dequantize_nvfp4(codes: np.ndarray, scales: np.ndarray, rope: np.ndarray, bits: np.ndarray) -> None:
     """The reverse of `_quantize_nvfp4`."""
     for piece in prange(n_pieces(codes)):
         values = np.empty(LATENT + ROPE, np.float32)
         for row in rows_of(piece, codes):
             _decode_nvfp4_row(codes[row], scales[row], values)
             _rope_values(rope[row], values[LATENT:])
-            if bits.size:
-                narrowed(values, bits[row])
-            else:
-                copied(values, x[row])
-
-
-_NO_BITS, _NO_VALUES = np.empty((0, 0), np.uint16), np.empty((0, 0), np.float32)
-
-
-def encode(x: np.ndarray, fmt: Format, rope: np.ndarray | None = None) -> np.ndarray:
-    """vLLM's bytes, uint8 [tokens, 656 or 352], of float32 x [tokens, 576]: the latent, then RoPE.
-
-    fp8 stores RoPE in the model's type: give its patterns as `rope`, uint16 [tokens, 64]. Holds for finite x. Raises
-    ValueError for other arrays and formats.
-    """
-    check_choice("format", fmt, FORMATS)
-    if x.dtype != np.float32 or x.ndim != 2 or x.shape[1] != LATENT + ROPE:
-        raise ValueError(f"x is {x.dtype.name} {list(x.shape)}: must be float32 [tokens, {LATENT + ROPE}]")
-    n = len(x)
-    if fmt == "fp8":
-        if rope is None or rope.dtype != np.uint16 or rope.shape != (n, ROPE):
-            raise ValueError(f"rope: must be uint16 patterns [{n}, {ROPE}] for fp8_ds_mla")
-        codes, scales = np.empty((n, LATENT), np.uint8), np.empty((n, LATENT // 128), np.float32)
-        _quantize_fp8(_NO_BITS, np.ascontiguousarray(x), codes, scales, rope)
-        return np.concatenate([codes, scales.view(np.uint8), np.ascontiguousarray(rope).view(np.uint8)], axis=1)
-    codes, scales = np.empty((n, LATENT // 2), np.uint8), np.empty((n, LATENT // 16), np.uint8)
-    rope_bytes = np.empty((n, ROPE), np.uint8)
-    _quantize_nvfp4(_NO_BITS, np.ascontiguousarray(x), codes, scales, rope_bytes)
-    return np.concatenate([codes, rope_bytes, scales], axis=1)
-
-
-def decode(slots: np.ndarray, fmt: Format) -> np.ndarray:
-    """float32 of vLLM's bytes: of fp8 the latent [tokens, 512] (RoPE stands as it is), of nvfp4 [tokens, 576].
-
-    Raises ValueError for other arrays and formats.
-    """
-    check_choice("format", fmt, FORMATS)
-    size = SLOT_BYTES[fmt]
-    if slots.dtype != np.uint8 or slots.ndim != 2 or slots.shape[1] != size:
-        raise ValueError(f"slots are {slots.dtype.name} {list(slots.shape)}: must be uint8 [tokens, {size}]")
-    n = len(slots)
-    if fmt == "fp8":
-        codes, scales = np.ascontiguousarray(slots[:, :LATENT]), np.ascontiguousarray(slots[:, LATENT : LATENT + 16])
-        values, none = np.empty((n, LATENT), np.float32), np.empty((n, 0), np.uint16)
-        _dequantize_fp8(codes, scales.view(np.float32), none, _NO_BITS, values)
-        return values
-    ends = LATENT // 2, LATENT // 2 + ROPE
-    codes, rope, rope_bytes = (np.ascontiguousarray(part) for part in np.split(slots, ends, axis=1))
-    values = np.empty((n, LATENT + ROPE), np.float32)
-    _dequantize_nvfp4(codes, rope_bytes, rope, _NO_BITS, values)
-    return values
+            narrowed(values, bits[row])
 
 
 @dataclass(frozen=True)
@@ -245,18 +179,18 @@ class Latent(RowMethod):
         if not len(bits):
             return
         if self.format == "fp8":
-            _quantize_fp8(bits, _NO_VALUES, codes, scale, rope.view(np.uint16))
+            _quantize_fp8(bits, codes, scale, rope.view(np.uint16))
         else:
-            _quantize_nvfp4(bits, _NO_VALUES, codes, scale, rope)
+            _quantize_nvfp4(bits, codes, scale, rope)
 
     def _decode(self, buffers: Buffers, n_heads: int, bits: np.ndarray) -> None:
         codes, scale, rope = (buffers[name] for name in ("codes", "scale", "rope"))
         if not len(bits):
             return
         if self.format == "fp8":
-            _dequantize_fp8(codes, scale, rope.view(np.uint16), bits, _NO_VALUES)
+            _dequantize_fp8(codes, scale, rope.view(np.uint16), bits)
         else:
-            _dequantize_nvfp4(codes, scale, rope, bits, _NO_VALUES)
+            _dequantize_nvfp4(codes, scale, rope, bits)
 
     def slots(self, packed: Packed) -> np.ndarray:
         """vLLM's bytes: uint8 [rows, 656 or 352].

@@ -1,7 +1,4 @@
-"""MX caches: E2M1 or E4M3 codes and for every block of channels of a token a power of two in E8M0.
-
-`scale_bytes`, `encode` and `decode` are the rules on float32, of every library that has one; `MX` works on FP16.
-"""
+"""MX caches: E2M1 or E4M3 codes and for every block of channels of a token a power of two in E8M0."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -173,40 +170,8 @@ def _settings(name: str, rule: Rule) -> _Settings:
     )
 
 
-def scale_bytes(x: np.ndarray, name: Type, rule: Rule | None = None) -> np.ndarray:
-    """E8M0 scales uint8 [n, channels / block] of float32 x [n, channels], by the rule (None: the type's default).
-
-    Raises ValueError for other arrays, types and rules.
-    """
-    chosen, block = _check(name, rule), SCALED_TYPES[name].block
-    if x.dtype != np.float32 or x.ndim != 2 or not x.shape[1] or x.shape[1] % block:
-        raise ValueError(f"x is {x.dtype.name} {list(x.shape)}: must be float32 [n, channels] of blocks of {block}")
-    largest = np.abs(x).reshape(-1, block).max(axis=1)
-    e8m0 = np.empty(largest.size, np.uint8)
-    _bytes_of(largest, _settings(name, chosen), e8m0)
-    return e8m0.reshape(x.shape[0], -1)
-
-
-def encode(x: np.ndarray, name: Type, rule: Rule | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Codes uint8 [n, channels], one a byte, and E8M0 scales uint8 [n, channels / block] of float32 x [n, channels].
-
-    `rule` as of `MX`. Holds for finite x. Raises ValueError for other arrays, types and rules.
-    """
-    chosen = _check(name, rule)
-    scales = scale_bytes(x, name, chosen)
-    return encode_with(x, scales, name, chosen), scales
-
-
-def encode_with(x: np.ndarray, scales: np.ndarray, name: Type, rule: Rule) -> np.ndarray:
-    """Codes uint8 [n, channels] of float32 x [n, channels] with these scales; the rule says what byte 0 stands for."""
-    codes = np.empty(x.size, np.uint8)
-    scale_of_code = np.repeat(scales.reshape(-1), SCALED_TYPES[name].block)
-    _codes_of(np.ascontiguousarray(x).reshape(-1), scale_of_code, RULES.index(rule), *_kind(name), codes)
-    return codes.reshape(x.shape)
-
-
 def decode(codes: np.ndarray, scales: np.ndarray, name: Type) -> np.ndarray:
-    """float32 [n, channels] of what `encode` gives: the code's value times 2^(byte - 127)."""
+    """float32 [n, channels]: the code's value times 2^(byte - 127)."""
     values = E2M1_VALUES if ELEMENTS[name] == "e2m1" else decode_table("e4m3")
     by_block = values[codes].reshape(*scales.shape, -1)
     with np.errstate(over="ignore", invalid="ignore"):

@@ -1,7 +1,4 @@
-"""NVFP4 caches: E2M1 codes, an E4M3 scale for 16 channels, one FP32 factor for a layer's keys and one for its values.
-
-`encode` and `decode` are the rules on float32, for every writer that exists; `NVFP4` works on FP16.
-"""
+"""NVFP4 caches: E2M1 codes, an E4M3 scale for 16 channels, an FP32 factor for a layer's keys, one for its values."""
 
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
@@ -19,15 +16,12 @@ from kernels_ref.rows import BufferColumn, Buffers, RowMethod, n_pieces, nibbles
 
 __all__ = ["NVFP4"]
 
-Code = Literal["vllm", "4over6", "flashinfer", "torchao", "torchao_one_level", "modelopt", "vllmref"]
-#: order of the axes of a page
-Layout = Literal["HND", "NHD"]
-
+Code = Literal["vllm", "4over6", "flashinfer", "torchao", "torchao_one_level", "modelopt"]
 #: channels of a block
 BLOCK = SCALED_TYPES["nvfp4"].block
 #: whose rules, by the number that kernels know them by
-CODES: tuple[Code, ...] = ("vllm", "4over6", "flashinfer", "torchao", "torchao_one_level", "modelopt", "vllmref")
-_VLLM, _FOUR_OR_SIX, _FLASHINFER, _TORCHAO, _ONE_LEVEL, _MODELOPT, _VLLMREF = range(len(CODES))
+CODES: tuple[Code, ...] = ("vllm", "4over6", "flashinfer", "torchao", "torchao_one_level", "modelopt")
+_VLLM, _FOUR_OR_SIX, _FLASHINFER, _TORCHAO, _ONE_LEVEL, _MODELOPT = range(len(CODES))
 #: rules whose codes lose the sign of -0
 _UNSIGNED_ZERO = ("modelopt",)
 #: the largest magnitude that a factor of 1 can hold: E2M1's times E4M3's
@@ -62,10 +56,8 @@ def _scale(largest: np.float32, factor: np.float32, code: int, inverse: np.float
         return e4m3(max(np.float32(np.float32(largest / np.float32(6)) / factor), _E4M3_NORMAL))
     if code == _ONE_LEVEL:
         return e4m3(max(np.float32(largest / np.float32(6)), _E4M3_NORMAL))
-    if code == _MODELOPT:
-        scale = np.float32(largest / np.float32(np.float32(6) * factor))
-        return e4m3(max(scale, _E4M3_SUBNORMAL) if scale > np.float32(0) else _ONE)
-    return e4m3(np.float32(factor * np.float32(largest * _SIXTH)))
+    scale = np.float32(largest / np.float32(np.float32(6) * factor))
+    return e4m3(max(scale, _E4M3_SUBNORMAL) if scale > np.float32(0) else _ONE)
 
 
 @inner
@@ -80,10 +72,7 @@ def _multiplier(scale: np.float32, factor: np.float32, code: int) -> np.float32:
         return np.float32(np.float32(_ONE / factor) / scale)
     if code == _ONE_LEVEL:
         return np.float32(_ONE / scale)
-    if code == _MODELOPT:
-        return np.float32(scale * factor)
-    product = np.float32(scale * np.float32(_ONE / factor))
-    return np.float32(_ONE / (product if product != np.float32(0) else np.float32(1e8)))
+    return np.float32(scale * factor)
 
 
 @inner
@@ -93,56 +82,7 @@ def _element(x: np.float32, multiplier: np.float32, code: int) -> np.uint8:
     nibble = e2m1(y)
     if code == _MODELOPT:
         return np.uint8(nibble) if x < np.float32(0) else np.uint8(nibble & np.uint8(7))
-    if code == _VLLMREF:
-        return np.uint8(nibble) if y < np.float32(0) else np.uint8(nibble & np.uint8(7))
     return nibble
-
-
-@inner
-def _error(x: np.ndarray, multiplier: np.float32) -> np.float32:
-    """4over6: the squared error of x[16], summed pair by pair."""
-    back, total = _reciprocal(multiplier), np.float32(0)
-    for i in range(0, BLOCK, 2):
-        if multiplier == np.float32(0):
-            left, right = np.float32(x[i]), np.float32(x[i + 1])
-        else:
-            left = np.float32(np.float32(e2m1_value(e2m1(np.float32(x[i] * multiplier))) * back) - x[i])
-            right = np.float32(np.float32(e2m1_value(e2m1(np.float32(x[i + 1] * multiplier))) * back) - x[i + 1])
-        total = np.float32(total + np.float32(np.float32(left * left) + np.float32(right * right)))
-    return total
-
-
-@inner
-def _largest(x: np.ndarray) -> np.float32:
-    largest = np.float32(0)
-    for i in range(BLOCK):
-        largest = max(largest, np.float32(abs(x[i])))
-    return largest
-
-
-@inner
-def _block_scale(x: np.ndarray, factor: np.float32, code: int) -> np.uint8:
-    """The E4M3 code of a block x[16]."""
-    largest = _largest(x)
-    scale = _scale(largest, factor, code, _SIXTH)
-    if code != _FOUR_OR_SIX:
-        return scale
-    other = _scale(largest, factor, code, _QUARTER)
-    with_six = _error(x, _multiplier(e4m3_value(scale), factor, code))
-    with_four = _error(x, _multiplier(e4m3_value(other), factor, code))
-    return other if with_four < with_six else scale
-
-
-@kernel
-def _encode(x: np.ndarray, factor: np.float32, code: int, codes: np.ndarray, scales: np.ndarray) -> None:
-    """float32 x[n, channels] -> E2M1 codes[n, channels], E4M3 scales[n, channels / 16]."""
-    for piece in prange(n_pieces(x)):
-        for row in rows_of(piece, x):
-            for b in range(scales.shape[1]):
-                scales[row, b] = _block_scale(x[row, b * BLOCK : (b + 1) * BLOCK], factor, code)
-                multiplier = _multiplier(e4m3_value(scales[row, b]), factor, code)
-                for i in range(b * BLOCK, (b + 1) * BLOCK):
-                    codes[row, i] = _element(x[row, i], multiplier, code)
 
 
 @sequential
@@ -161,7 +101,7 @@ def _codes_of(x: np.ndarray, scales: np.ndarray, factor: np.float32, code: int, 
 
 @inner
 def _squares(bits: np.ndarray, codes: np.ndarray, back: np.ndarray, scales: np.ndarray, squares: np.ndarray) -> None:
-    """squares float32[n, 16]: squared errors of patterns bits[n, 16] with these codes and scales, as `_error`'s."""
+    """squares float32[n, 16]: squared errors of patterns bits[n, 16] with these codes and scales."""
     for b in range(scales.size):
         factor = back[scales[b]]
         for i in range(BLOCK):
@@ -209,35 +149,10 @@ def _encode_either(
             blocks.pack(wide[0], codes[row])
 
 
-def _as_float32(x: np.ndarray) -> np.ndarray:
-    """Checked; [n, channels] of whole blocks."""
-    if x.dtype != np.float32 or x.ndim != 2 or not x.shape[1] or x.shape[1] % BLOCK:
-        raise ValueError(f"x is {x.dtype.name} {list(x.shape)}: must be float32 [n, channels] of blocks of {BLOCK}")
-    return np.ascontiguousarray(x)
-
-
-def encode(x: np.ndarray, scale: float = 1.0, code: Code = "vllm") -> tuple[np.ndarray, np.ndarray]:
-    """E2M1 codes uint8 [n, channels], one a byte, and E4M3 scales uint8 [n, channels / 16] of float32 x [n, channels].
-
-    `scale` is the layer's factor by which decoding multiplies; of "vllmref" its reciprocal, which that code takes.
-    `code` as of `NVFP4`. Holds for finite x. Raises ValueError for other arrays, codes and scales.
-    """
-    check_choice("code", code, CODES)
-    check_scale("scale", scale)
-    x = _as_float32(x)
-    codes, scales = np.empty(x.shape, np.uint8), np.empty((x.shape[0], x.shape[1] // BLOCK), np.uint8)
-    _encode(x, np.float32(scale), CODES.index(code), codes, scales)
-    return codes, scales
-
-
 def decode(codes: np.ndarray, scales: np.ndarray, scale: float = 1.0, code: Code = "vllm") -> np.ndarray:
-    """float32 [n, channels] of what `encode` gives: code * (block's scale * scale).
-
-    Of "vllmref" the block's scale is divided by `scale`; of "modelopt" a zero has no sign.
-    """
-    factors = _scale_values()[scales]
+    """float32 [n, channels]: code * (block's scale * scale); of "modelopt" a zero has no sign."""
     with np.errstate(over="ignore", invalid="ignore"):
-        factors = factors / np.float32(scale) if code == "vllmref" else factors * np.float32(scale)
+        factors = _scale_values()[scales] * np.float32(scale)
         values = E2M1_VALUES[codes].reshape(*scales.shape, BLOCK) * factors[..., None]
     if code == "modelopt":
         values += np.float32(0)
@@ -282,7 +197,7 @@ def _tables(scale: float, code: Code) -> _Tables:
 
 
 def _factors_back(factor: np.float32) -> np.ndarray:
-    """float32 [256]: what `_error` multiplies codes by, by scale byte; 0 where all codes are 0."""
+    """float32 [256]: what `_squares` multiplies codes by, by scale byte; 0 where all codes are 0."""
     factors = np.zeros(256, np.float32)
     with np.errstate(all="ignore"):
         for byte in range(0x7F):
@@ -315,7 +230,7 @@ class NVFP4(RowMethod):
 
     def __post_init__(self) -> None:
         check_scale("scale", self.scale)
-        check_choice("code", self.code, CODES[:-1])
+        check_choice("code", self.code, CODES)
         if self.code == "torchao_one_level" and self.scale != 1:
             raise ValueError(f"scale = {shown(self.scale)}: must be 1 with code = 'torchao_one_level', which has none")
 
@@ -352,21 +267,3 @@ class NVFP4(RowMethod):
     def _decode(self, buffers: Buffers, n_heads: int, bits: np.ndarray) -> None:
         values = _tables(float(self.scale), self.code).tables.values
         blocks.decode(buffers["codes"], buffers["scales"], values, bits)
-
-
-def page(codes: np.ndarray, scales: np.ndarray, swizzled: bool, layout: Layout = "HND") -> np.ndarray:
-    """One side of a page of vLLM's cache as bytes: packed codes, then scales; a multiple of 4 blocks a head.
-
-    codes uint8 [slots, heads, head_dim / 2], scales uint8 [slots, heads, blocks]; HND puts heads outside slots.
-    `swizzled` (values on SM100): with S blocks, the scale of slot t and block s is at slot 4 * (t / 4) + s / (S / 4),
-    block 4 * (s % (S / 4)) + t % 4. A page is as large either way.
-    """
-    if swizzled:
-        n_slots, n_blocks = scales.shape[0], scales.shape[2]
-        t, s = np.arange(n_slots)[:, None], np.arange(n_blocks)[None, :]
-        quarter = n_blocks // 4
-        moved = np.empty_like(scales)
-        moved[4 * (t // 4) + s // quarter, :, 4 * (s % quarter) + t % 4] = scales.transpose(0, 2, 1)
-        scales = moved
-    order = (1, 0, 2) if layout == "HND" else (0, 1, 2)
-    return np.concatenate([part.transpose(order).reshape(-1) for part in (codes, scales)])

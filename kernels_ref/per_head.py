@@ -1,6 +1,6 @@
 """vLLM's caches with one scale per token and head: int8_per_token_head, fp8_per_token_head, int4_per_token_head.
 
-`encode` and `decode` work on float32 and on vLLM's own bytes, `PerTokenHead` on FP16 and on buffers by ledger part.
+`PerTokenHead` works on FP16 and on buffers by ledger part; its `slots` are vLLM's own bytes.
 """
 
 from dataclasses import dataclass
@@ -15,21 +15,16 @@ from kernels_ref.hadamard import TILE, narrowed, saturated, saturated_value, tra
 from kernels_ref.inputs import check_choice
 from kernels_ref.jit import inner, kernel, prange
 from kernels_ref.packed import Packed
-from kernels_ref.packing import copied, pick
+from kernels_ref.packing import pick
 from kernels_ref.rows import BufferColumn, Buffers, RowMethod, n_pieces, rows_of
 
 __all__ = ["PerTokenHead"]
 
 Format = Literal["int8", "fp8", "int4"]
-#: what the rotated values are rounded to: the type of the model's keys and values
-Kept = Literal["fp16", "bf16", "fp32"]
-
 FORMATS: tuple[Format, ...] = ("int8", "fp8", "int4")
 #: format -> largest code (int4: number of steps), what head_dim must be a multiple of
 _LARGEST = {"int8": 127.0, "fp8": 448.0, "int4": 15.0}
 _MULTIPLE = {"int8": 4, "fp8": 4, "int4": 8}
-_KEPT = {"fp16": 0, "bf16": 1, "fp32": 2}
-ROTATED = -1
 #: the smallest scale
 FLOOR = np.float32(1e-6)
 #: seed of the signs of the rotation (int4_per_token_head.py)
@@ -76,13 +71,6 @@ def _floats(bits: np.ndarray, inverse: np.float32, codes: np.ndarray) -> None:
 
 
 @inner
-def _codes_of_wide(x: np.ndarray, inverse: np.float32, is_float: bool, codes: np.ndarray) -> None:
-    for i in range(x.size):
-        scaled = np.float32(x[i] * inverse)
-        codes[i] = minifloat.e4m3(scaled) if is_float else np.uint8(np.int8(_away(scaled)))
-
-
-@inner
 def _from_integers(codes: np.ndarray, scale: np.float32, bits: np.ndarray) -> None:
     for i in range(bits.size):
         bits[i] = saturated(np.float32(np.float32(np.int8(codes[i])) * scale))
@@ -92,13 +80,6 @@ def _from_integers(codes: np.ndarray, scale: np.float32, bits: np.ndarray) -> No
 def _from_floats(values: np.ndarray, scale: np.float32, bits: np.ndarray) -> None:
     for i in range(bits.size):
         bits[i] = saturated(np.float32(values[i] * scale))
-
-
-@inner
-def _wide_of_codes(codes: np.ndarray, scale: np.float32, is_float: bool, values: np.ndarray) -> None:
-    for i in range(values.size):
-        value = minifloat.e4m3_value(codes[i]) if is_float else np.float32(np.int8(codes[i]))
-        values[i] = np.float32(value * scale)
 
 
 @kernel
@@ -131,47 +112,18 @@ def _dequantize_bytes(
                 _from_integers(codes[row], scales[row], bits[row])
 
 
-@kernel
-def _encode_bytes(x: np.ndarray, levels: np.float32, is_float: bool, codes: np.ndarray, scales: np.ndarray) -> None:
-    """`_quantize_bytes` of float32."""
-    for piece in prange(n_pieces(x)):
-        for row in rows_of(piece, x):
-            scale, inverse = _floored(minifloat.absmax(x[row]), levels)
-            scales[row] = scale
-            _codes_of_wide(x[row], inverse, is_float, codes[row])
-
-
-@kernel
-def _decode_bytes(codes: np.ndarray, scales: np.ndarray, is_float: bool, values: np.ndarray) -> None:
-    """`_dequantize_bytes` to float32."""
-    for piece in prange(n_pieces(values)):
-        for row in rows_of(piece, values):
-            _wide_of_codes(codes[row], scales[row], is_float, values[row])
+@inner
+def _round(values: np.ndarray) -> None:
+    """float32 to FP16 within +-65504, in place."""
+    for i in range(values.size):
+        values[i] = saturated_value(values[i])
 
 
 @inner
-def _round(values: np.ndarray, kept: int) -> None:
-    """float32 to FP16 within +-65504 (0), BF16 (1) or as it is (2), in place."""
-    if kept == 0:
-        for i in range(values.size):
-            values[i] = saturated_value(values[i])
-    elif kept == 1:
-        for i in range(values.size):
-            values[i] = minifloat.bf16(values[i])
-
-
-@inner
-def _signed_halves(bits: np.ndarray, signs: np.ndarray, block: int, values: np.ndarray) -> None:
+def _signed(bits: np.ndarray, signs: np.ndarray, block: int, values: np.ndarray) -> None:
     for run in range(bits.size // block):
         for i in range(block):
             values[run * block + i] = np.float32(half.finite(bits[run * block + i]) * signs[i])
-
-
-@inner
-def _signed(x: np.ndarray, signs: np.ndarray, block: int, values: np.ndarray) -> None:
-    for run in range(x.size // block):
-        for i in range(block):
-            values[run * block + i] = np.float32(x[run * block + i] * signs[i])
 
 
 @inner
@@ -261,21 +213,8 @@ def _transposed_words(words: np.ndarray, n_runs: int, packed: np.ndarray) -> Non
 
 
 @kernel
-def _quantize_nibbles(
-    bits: np.ndarray,
-    x: np.ndarray,
-    kept: int,
-    signs: np.ndarray,
-    packed: np.ndarray,
-    scales: np.ndarray,
-    rotated: np.ndarray,
-) -> None:
-    """FP16 patterns bits[n * head_dim], or float32 x where bits are empty -> packed uint32[n, head_dim / 8], scales[n]
-    with zero points.
-
-    `kept` is what rotated values are rounded to, ROTATED where x is rotated already; `rotated` is given what is coded
-    where it is as large as x.
-    """
+def _quantize_nibbles(bits: np.ndarray, signs: np.ndarray, packed: np.ndarray, scales: np.ndarray) -> None:
+    """FP16 patterns bits[n * head_dim] -> packed uint32[n, head_dim / 8], scales[n] with zero points."""
     head_dim, block = 8 * packed.shape[1], signs.size
     runs = head_dim // block
     stages = np.int64(np.round(np.log2(block)))
@@ -287,17 +226,9 @@ def _quantize_nibbles(
         n_runs = (last - first) * runs
         values, work = np.empty(end - begin, np.float32), np.empty(end - begin, np.float32)
         words = np.empty((end - begin) // 8, np.uint32)
-        if bits.size:
-            _signed_halves(bits[begin:end], signs, block, values)
-        else:
-            _signed(x[begin:end], signs, block, values)
-        if kept != ROTATED:
-            transform(values, work, stages)
-            _round(values, kept)
-        else:
-            transposed(x[begin:end], block, values)
-        if rotated.size:
-            transposed(values, n_runs, rotated[begin:end])
+        _signed(bits[begin:end], signs, block, values)
+        transform(values, work, stages)
+        _round(values)
         _extents(values, n_runs, work)
         low, high = work[:n_runs], work[values.size // 2 :][:n_runs]
         inverses, zeros = np.empty(n_runs, np.float32), np.empty(n_runs, np.float32)
@@ -345,15 +276,9 @@ def _unsigned(values: np.ndarray, signs: np.ndarray, n_runs: int) -> None:
 
 @kernel
 def _dequantize_nibbles(
-    packed: np.ndarray,
-    scales: np.ndarray,
-    signs: np.ndarray,
-    head_dim: int,
-    rotate: bool,
-    bits: np.ndarray,
-    x: np.ndarray,
+    packed: np.ndarray, scales: np.ndarray, signs: np.ndarray, head_dim: int, bits: np.ndarray
 ) -> None:
-    """The reverse of `_quantize_nibbles`: FP16 patterns bits, or float32 x where it is not empty."""
+    """The reverse of `_quantize_nibbles`."""
     block = signs.size
     stages = np.int64(np.round(np.log2(block)))
     n_vectors = scales.size
@@ -366,21 +291,14 @@ def _dequantize_nibbles(
         codes, narrow = np.empty(end - begin, np.uint8), np.empty(end - begin, np.uint16)
         _unpacked(packed[begin // 2 : end // 2], codes)
         _decoded(codes, scales[first:last], head_dim, values)
-        if not rotate:
-            copied(values, x[begin:end])
-        else:
-            transform(values, work, stages)
-            _unsigned(values, signs, n_runs)
-            if x.size:
-                transposed(values, n_runs, x[begin:end])
-            else:
-                narrowed(values, narrow)
-                transposed(narrow, n_runs, bits[begin:end])
+        transform(values, work, stages)
+        _unsigned(values, signs, n_runs)
+        narrowed(values, narrow)
+        transposed(narrow, n_runs, bits[begin:end])
 
 
 #: values of the E4M3 codes
 _E4M3 = decode_table("e4m3")
-_NO_BITS, _NO_VALUES = np.empty(0, np.uint16), np.empty(0, np.float32)
 
 
 def _check_dim(head_dim: int, fmt: Format) -> None:
@@ -389,70 +307,6 @@ def _check_dim(head_dim: int, fmt: Format) -> None:
             f"head_dim = {head_dim}: must be a multiple of {_MULTIPLE[fmt]} for {fmt}_per_token_head (scales stand on "
             "addresses of 4 bytes)"
         )
-
-
-def _vectors(x: np.ndarray, fmt: Format) -> np.ndarray:
-    if x.dtype != np.float32 or x.ndim != 2 or not x.shape[1]:
-        raise ValueError(f"x is {x.dtype.name} {list(x.shape)}: must be float32 [vectors, head_dim]")
-    _check_dim(x.shape[1], fmt)
-    return np.ascontiguousarray(x)
-
-
-def rotate(x: np.ndarray, kept: Kept = "fp32") -> np.ndarray:
-    """Rotated input of int4_per_token_head, float32: x [vectors, head_dim] times signs, Walsh-Hadamard, rounded.
-
-    Not normalized: norms grow by the root of the block. Raises ValueError for other arrays.
-    """
-    check_choice("kept", kept, tuple(_KEPT))
-    wide = _vectors(x, "int4")
-    rotated = np.empty(wide.size, np.float32)
-    _nibbles(wide, _KEPT[kept], rotated)
-    return rotated.reshape(wide.shape)
-
-
-def _nibbles(wide: np.ndarray, kept: int, rotated: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    n, head_dim = wide.shape
-    packed, scales = np.empty((n, head_dim // 8), np.uint32), np.empty(n, np.float32)
-    _quantize_nibbles(_NO_BITS, wide.reshape(-1), kept, _signs(rotation_block(head_dim)), packed, scales, rotated)
-    return packed.view(np.uint8), scales
-
-
-def encode(x: np.ndarray, fmt: Format, kept: Kept = "fp32", rotated: bool = False) -> np.ndarray:
-    """vLLM's bytes of one side, uint8 [vectors, codes + 4], of float32 x [vectors, head_dim].
-
-    Codes, then the scale as a float32, of int4 with the zero point in its low 4 bits. int4 rotates first and rounds to
-    the type `kept`, unless x is `rotated`. Holds for finite x. Raises ValueError for other arrays and formats.
-    """
-    check_choice("format", fmt, FORMATS)
-    check_choice("kept", kept, tuple(_KEPT))
-    wide = _vectors(x, fmt)
-    if fmt == "int4":
-        codes, scales = _nibbles(wide, ROTATED if rotated else _KEPT[kept], _NO_VALUES)
-    else:
-        codes, scales = np.empty(wide.shape, np.uint8), np.empty(len(wide), np.float32)
-        _encode_bytes(wide, np.float32(_LARGEST[fmt]), fmt == "fp8", codes, scales)
-    return np.concatenate([codes, scales.view(np.uint8).reshape(-1, 4)], axis=1)
-
-
-def decode(slots: np.ndarray, fmt: Format, rotated: bool = False) -> np.ndarray:
-    """float32 [vectors, head_dim] of vLLM's bytes; of int4 in the rotated basis where `rotated`.
-
-    Raises ValueError for other arrays and formats.
-    """
-    check_choice("format", fmt, FORMATS)
-    per_byte = 2 if fmt == "int4" else 1
-    if slots.dtype != np.uint8 or slots.ndim != 2 or slots.shape[1] < 5:
-        raise ValueError(f"slots are {slots.dtype.name} {list(slots.shape)}: must be uint8 [vectors, codes + 4]")
-    head_dim = (slots.shape[1] - 4) * per_byte
-    _check_dim(head_dim, fmt)
-    codes, scales = np.ascontiguousarray(slots[:, :-4]), np.ascontiguousarray(slots[:, -4:]).view(np.float32)[:, 0]
-    values = np.empty((len(slots), head_dim), np.float32)
-    if fmt == "int4":
-        signs = _signs(rotation_block(head_dim))
-        _dequantize_nibbles(codes.reshape(-1), scales, signs, head_dim, not rotated, _NO_BITS, values.reshape(-1))
-    else:
-        _decode_bytes(codes, scales, fmt == "fp8", values)
-    return values
 
 
 @dataclass(frozen=True)
@@ -489,7 +343,7 @@ class PerTokenHead(RowMethod):
         if self.format == "int4":
             signs = _signs(rotation_block(head_dim))
             packed = codes.reshape(-1, head_dim // 2).view(np.uint32)
-            _quantize_nibbles(bits.reshape(-1), _NO_VALUES, 0, signs, packed, scales, _NO_VALUES)
+            _quantize_nibbles(bits.reshape(-1), signs, packed, scales)
         else:
             of_heads = bits.reshape(-1, head_dim), codes.reshape(-1, head_dim)
             _quantize_bytes(of_heads[0], np.float32(_LARGEST[self.format]), self.format == "fp8", of_heads[1], scales)
@@ -499,7 +353,7 @@ class PerTokenHead(RowMethod):
         codes, scales = buffers["codes"].view(np.uint8), buffers["scale"].reshape(-1)
         if self.format == "int4":
             signs = _signs(rotation_block(head_dim))
-            _dequantize_nibbles(codes.reshape(-1), scales, signs, head_dim, True, bits.reshape(-1), _NO_VALUES)
+            _dequantize_nibbles(codes.reshape(-1), scales, signs, head_dim, bits.reshape(-1))
         else:
             _dequantize_bytes(
                 codes.reshape(-1, head_dim), scales, self.format == "fp8", _E4M3, bits.reshape(-1, head_dim)

@@ -1,7 +1,4 @@
-"""vLLM's TurboQuant caches: keys as a norm and indices of a rotated unit vector (or E4M3), values with a minimum.
-
-`TurboQuant` works on FP16, `encode` and `decode` on float32 and on vLLM's own bytes.
-"""
+"""vLLM's TurboQuant caches: keys as a norm and indices of a rotated unit vector (or E4M3), values with a minimum."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -15,8 +12,7 @@ from kernels_ref.fp8 import decode_table
 from kernels_ref.hadamard import TILE, narrowed, saturated, saturated_value, transform, transposed
 from kernels_ref.inputs import check_choice
 from kernels_ref.jit import inner, kernel, prange
-from kernels_ref.packed import Packed
-from kernels_ref.packing import copied, look_up, pick
+from kernels_ref.packing import look_up, pick
 from kernels_ref.rows import BufferColumn, Buffers, RowMethod, n_pieces, rows_of
 
 __all__ = ["TurboQuant"]
@@ -160,27 +156,10 @@ def _unpack(packed: np.ndarray, width: int, codes: np.ndarray) -> None:
 
 
 @kernel
-def _unpack_all(packed: np.ndarray, width: int, codes: np.ndarray) -> None:
-    """`_unpack` of rows."""
-    for piece in prange(n_pieces(codes)):
-        for row in rows_of(piece, codes):
-            _unpack(packed[row], width, codes[row])
-
-
-@kernel
 def _quantize_keys(
-    bits: np.ndarray,
-    x: np.ndarray,
-    head_dim: int,
-    midpoints: np.ndarray,
-    units: bool,
-    packed: np.ndarray,
-    norms: np.ndarray,
+    bits: np.ndarray, head_dim: int, midpoints: np.ndarray, packed: np.ndarray, norms: np.ndarray
 ) -> None:
-    """FP16 patterns bits[n * head_dim], or float32 x where bits are empty -> packed, norms[n].
-
-    packed[n * head_dim * width / 8]. With `units`, x are rotated unit vectors already: only their indices are found.
-    """
+    """FP16 patterns bits[n * head_dim] -> packed[n * head_dim * width / 8], norms[n]."""
     stages, width = np.int64(np.round(np.log2(head_dim))), int(np.round(np.log2(midpoints.size + 1)))
     factor = np.float32(1 / np.sqrt(np.float64(head_dim)))
     per_tile = max(TILE // head_dim, 1)
@@ -189,18 +168,12 @@ def _quantize_keys(
         begin, end = first * head_dim, last * head_dim
         values, work = np.empty(end - begin, np.float32), np.empty(end - begin, np.float32)
         indices, codes = np.empty(end - begin, np.uint8), np.empty(end - begin, np.uint8)
-        if bits.size:
-            half.widen(bits[begin:end], values)
-        else:
-            copied(x[begin:end], values)
-        if units:
-            _indices(values, midpoints, codes)
-        else:
-            _units(values, head_dim, norms[first:last])
-            transform(values, work, stages)
-            _scaled(values, factor)
-            _indices(values, midpoints, indices)
-            transposed(indices, last - first, codes)
+        half.widen(bits[begin:end], values)
+        _units(values, head_dim, norms[first:last])
+        transform(values, work, stages)
+        _scaled(values, factor)
+        _indices(values, midpoints, indices)
+        transposed(indices, last - first, codes)
         _pack(codes, width, packed[begin // 8 * width : end // 8 * width])
 
 
@@ -239,15 +212,9 @@ def _of_indices(
 
 @kernel
 def _dequantize_keys(
-    packed: np.ndarray,
-    norms: np.ndarray,
-    head_dim: int,
-    centroids: np.ndarray,
-    squares: np.ndarray,
-    bits: np.ndarray,
-    x: np.ndarray,
+    packed: np.ndarray, norms: np.ndarray, head_dim: int, centroids: np.ndarray, squares: np.ndarray, bits: np.ndarray
 ) -> None:
-    """FP16 patterns bits of the keys, or float32 x in the rotated basis where bits are empty."""
+    """The reverse of `_quantize_keys`."""
     stages, width = np.int64(np.round(np.log2(head_dim))), int(np.round(np.log2(centroids.size)))
     factor = np.float32(1 / np.sqrt(np.float64(head_dim)))
     per_tile = max(TILE // head_dim, 1)
@@ -258,48 +225,17 @@ def _dequantize_keys(
         codes = np.empty(end - begin, np.uint8)
         _unpack(packed[begin // 8 * width : end // 8 * width], width, codes)
         _of_indices(codes, norms[first:last], head_dim, centroids, squares, np.empty(16, np.float32), values)
-        if bits.size:
-            transform(values, work, stages)
-            _scaled(values, factor)
-            narrow = np.empty(end - begin, np.uint16)
-            narrowed(values, narrow)
-            transposed(narrow, last - first, bits[begin:end])
-        else:
-            copied(values, x[begin:end])
+        transform(values, work, stages)
+        _scaled(values, factor)
+        narrow = np.empty(end - begin, np.uint16)
+        narrowed(values, narrow)
+        transposed(narrow, last - first, bits[begin:end])
 
 
 @inner
-def _order(value: np.float32) -> np.int32:
-    """An int32 that orders finite float32 values, with -0 just below +0; its own inverse on patterns."""
-    signed = np.float32(value).view(np.int32)
-    return np.int32(signed ^ ((signed >> np.int32(31)) & np.int32(0x7FFFFFFF)))
-
-
-@inner
-def _extent(x: np.ndarray) -> tuple[np.float32, np.float32]:
-    lowest, highest = _order(x[0]), _order(x[0])
-    for i in range(x.size):
-        key = _order(x[i])
-        lowest = min(lowest, key)
-        highest = max(highest, key)
-    low = np.int32(lowest ^ ((lowest >> np.int32(31)) & np.int32(0x7FFFFFFF))).view(np.float32)
-    high = np.int32(highest ^ ((highest >> np.int32(31)) & np.int32(0x7FFFFFFF))).view(np.float32)
-    return low, high
-
-
-@inner
-def _steps_of_halves(
-    bits: np.ndarray, low: np.float32, scale: np.float32, largest: np.float32, codes: np.ndarray
-) -> None:
+def _steps(bits: np.ndarray, low: np.float32, scale: np.float32, largest: np.float32, codes: np.ndarray) -> None:
     for i in range(bits.size):
         value = np.float32(np.float32(np.float32(half.finite(bits[i]) - low) / scale) + np.float32(0.5))
-        codes[i] = np.uint8(np.int32(min(value, largest)))
-
-
-@inner
-def _steps(x: np.ndarray, low: np.float32, scale: np.float32, largest: np.float32, codes: np.ndarray) -> None:
-    for i in range(x.size):
-        value = np.float32(np.float32(np.float32(x[i] - low) / scale) + np.float32(0.5))
         codes[i] = np.uint8(np.int32(min(value, largest)))
 
 
@@ -318,21 +254,7 @@ def _quantize_values(bits: np.ndarray, width: int, packed: np.ndarray, scales: n
             low, high = half.extent(bits[row])
             scale = _scale_of(low, high, largest)
             scales[row], lows[row] = saturated(scale), saturated(low)
-            _steps_of_halves(bits[row], low, scale, largest, codes)
-            _pack(codes, width, packed[row])
-
-
-@kernel
-def _encode_values(x: np.ndarray, width: int, packed: np.ndarray, scales: np.ndarray, lows: np.ndarray) -> None:
-    """`_quantize_values` of float32."""
-    largest = np.float32((1 << width) - 1)
-    for piece in prange(n_pieces(x)):
-        codes = np.empty(x.shape[1], np.uint8)
-        for row in rows_of(piece, x):
-            low, high = _extent(x[row])
-            scale = _scale_of(low, high, largest)
-            scales[row], lows[row] = saturated(scale), saturated(low)
-            _steps(x[row], low, scale, largest, codes)
+            _steps(bits[row], low, scale, largest, codes)
             _pack(codes, width, packed[row])
 
 
@@ -364,97 +286,13 @@ def _floats_of_halves(bits: np.ndarray, codes: np.ndarray) -> None:
         codes[i] = minifloat.e4m3(half.finite(bits[i]))
 
 
-@kernel
-def _encode_floats(x: np.ndarray, codes: np.ndarray) -> None:
-    """`_quantize_floats` of float32."""
-    for piece in prange(n_pieces(x)):
-        for row in rows_of(piece, x):
-            minifloat.e4m3_codes(x[row], codes[row])
-
-
 #: FP16 patterns of the E4M3 codes, exactly
 _HALVES = decode_table("e4m3").astype(np.float16).view(np.uint16)
-_NO_BITS, _NO_VALUES = np.empty(0, np.uint16), np.empty(0, np.float32)
 
 
 def _check_dim(head_dim: int, preset: Preset) -> None:
     if problem := TURBOQUANT_TYPES[preset].problem(head_dim):
         raise ValueError(problem)
-
-
-def _keys(
-    bits: np.ndarray, wide: np.ndarray, head_dim: int, width: int, units: bool, packed: np.ndarray, norms: np.ndarray
-) -> None:
-    _quantize_keys(bits, wide, head_dim, codebook(width, head_dim)[1], units, packed, norms)
-
-
-def encode(x: np.ndarray, preset: Preset, side: Side, units: bool = False) -> np.ndarray:
-    """vLLM's bytes of one side without padding, uint8 [vectors, bytes], of float32 x [vectors, head_dim].
-
-    Of keys the packed indices and the norm in FP16, or E4M3 codes; of values codes, scale and minimum. With `units`, x
-    are rotated unit vectors, and the norms that are given back are 0. Holds for finite x whose norms, scales and minima
-    FP16 holds. Raises ValueError for other arrays and presets.
-    """
-    check_choice("preset", preset, tuple(PRESETS))
-    check_choice("side", side, ("key", "value"))
-    if x.dtype != np.float32 or x.ndim != 2 or not x.shape[1]:
-        raise ValueError(f"x is {x.dtype.name} {list(x.shape)}: must be float32 [vectors, head_dim]")
-    n, head_dim = x.shape
-    _check_dim(head_dim, preset)
-    wide, width = np.ascontiguousarray(x), PRESETS[preset][side == "value"]
-    codes = np.empty((n, head_dim * width // 8), np.uint8)
-    if width == 8:
-        _encode_floats(wide, codes)
-        return codes
-    first, second = np.zeros(n, np.uint16), np.empty(n, np.uint16)
-    if side == "key":
-        _keys(_NO_BITS, wide.reshape(-1), head_dim, width, units, codes.reshape(-1), first)
-        parts = [codes, first[:, None].view(np.uint8)]
-    else:
-        _encode_values(wide, width, codes, first, second)
-        parts = [codes, first[:, None].view(np.uint8), second[:, None].view(np.uint8)]
-    return np.concatenate(parts, axis=1)
-
-
-def decode(slots: np.ndarray, preset: Preset, side: Side, head_dim: int) -> np.ndarray:
-    """float16 [vectors, head_dim] of the bytes that `encode` gives; keys in the rotated basis, as vLLM decodes them.
-
-    Raises ValueError for other arrays and presets.
-    """
-    check_choice("preset", preset, tuple(PRESETS))
-    check_choice("side", side, ("key", "value"))
-    _check_dim(head_dim, preset)
-    width = PRESETS[preset][side == "value"]
-    n_codes = head_dim * width // 8
-    size = n_codes + (0 if width == 8 else 2 if side == "key" else 4)
-    if slots.dtype != np.uint8 or slots.ndim != 2 or slots.shape[1] != size:
-        raise ValueError(f"slots are {slots.dtype.name} {list(slots.shape)}: must be uint8 [vectors, {size}]")
-    codes, rest = np.ascontiguousarray(slots[:, :n_codes]), np.ascontiguousarray(slots[:, n_codes:]).view(np.uint16)
-    bits = np.empty((len(slots), head_dim), np.uint16)
-    if width == 8:
-        look_up(codes.reshape(-1), _HALVES, bits.reshape(-1))
-    elif side == "value":
-        _dequantize_values(codes, width, rest[:, 0].copy(), rest[:, 1].copy(), bits)
-    else:
-        values = np.empty(bits.size, np.float32)
-        _of_keys(codes.reshape(-1), rest[:, 0].copy(), head_dim, width, _NO_BITS, values)
-        return values.astype(np.float16).reshape(bits.shape)
-    return bits.view(np.float16)
-
-
-def unpacked(packed: np.ndarray, bits: int) -> np.ndarray:
-    """Codes of 3 or 4 bits, uint8 [vectors, head_dim], of packed bytes [vectors, head_dim * bits / 8]."""
-    codes = np.empty((len(packed), packed.shape[1] * 8 // bits), np.uint8)
-    _unpack_all(np.ascontiguousarray(packed), bits, codes)
-    return codes
-
-
-def _of_keys(
-    packed: np.ndarray, norms: np.ndarray, head_dim: int, width: int, bits: np.ndarray, values: np.ndarray
-) -> None:
-    centroids = codebook(width, head_dim)[0]
-    squares = (centroids * centroids).astype(np.float64)
-    _dequantize_keys(packed, norms, head_dim, centroids, squares, bits, values)
 
 
 @dataclass(frozen=True)
@@ -506,7 +344,7 @@ class TurboQuant(RowMethod):
             _quantize_floats(bits, codes)
         elif self.side == "key":
             norms = buffers["norm"].view(np.uint16).reshape(-1)
-            _keys(bits.reshape(-1), _NO_VALUES, head_dim, width, False, codes.reshape(-1), norms)
+            _quantize_keys(bits.reshape(-1), head_dim, codebook(width, head_dim)[1], codes.reshape(-1), norms)
         else:
             scales, lows = (buffers[name].view(np.uint16).reshape(-1) for name in ("scale", "minimum"))
             packed = codes.reshape(-1, head_dim * width // 8)
@@ -520,19 +358,10 @@ class TurboQuant(RowMethod):
             look_up(codes.reshape(-1), _HALVES, bits.reshape(-1))
         elif self.side == "key":
             norms = np.ascontiguousarray(buffers["norm"]).view(np.uint16).reshape(-1)
-            _of_keys(codes.reshape(-1), norms, head_dim, width, bits.reshape(-1), _NO_VALUES)
+            centroids = codebook(width, head_dim)[0]
+            squares = (centroids * centroids).astype(np.float64)
+            _dequantize_keys(codes.reshape(-1), norms, head_dim, centroids, squares, bits.reshape(-1))
         else:
             scales, lows = (buffers[name].view(np.uint16).reshape(-1) for name in ("scale", "minimum"))
             packed = codes.reshape(-1, head_dim * width // 8)
             _dequantize_values(packed, width, scales, lows, bits.reshape(-1, head_dim))
-
-
-def slots(key: Packed, value: Packed) -> np.ndarray:
-    """vLLM's bytes, uint8 [rows, heads, slot]: key, then value, then padding to an even size."""
-    n_rows, n_heads = value.buffers["scale"].shape
-    parts = [
-        np.ascontiguousarray(buffer).view(np.uint8).reshape(n_rows, n_heads, -1)
-        for packed in (key, value)
-        for buffer in packed.buffers.values()
-    ]
-    return np.concatenate(parts, axis=2)

@@ -16,7 +16,7 @@ from dse.measure import errors, kernels
 from dse.measure.kernels import Side
 from dse.measure.lab import Held, hold
 from dse.quantizers.methods import oaken
-from dse.specs.oaken_grid import FIELDS, SHIPPED
+from dse.specs.oaken_grid import SHIPPED
 from scripts.ship_sample import CALIBRATION, DUMP, N_QUERIES
 
 DATA = Path(__file__).parents[1] / "dse" / "data"
@@ -24,6 +24,23 @@ DATA = Path(__file__).parents[1] / "dse" / "data"
 #: shares of the outer and inner group in percent, what they may sum to, groups beside these, and bits of an outlier.
 #: An empty group (inner = 0) has no thresholds to profile: the kernel takes fewer groups instead, 10/90 here.
 OUTER, INNER, MOST, GROUPS, BITS = range(1, 17), range(1, 16), 20, ("10/90", "4/90/6", "2/2/90/6"), (4, 5)
+
+
+#: columns of the table
+FIELDS = (
+    "quantizer",
+    "which",
+    "n_heads",
+    "head_dim",
+    "n_elements",
+    "n_outliers",
+    "stored_bytes",
+    "squared_error",
+    "squared_signal",
+    "squared_output",
+    "squared_output_error",
+    "squared_output_error_both",
+)
 
 
 def names() -> list[str]:

@@ -8,8 +8,8 @@ import pandas as pd
 
 from dse.quantizers.base import N_SHALLOW_LAYERS
 from dse.quantizers.methods import sinkq
-from dse.validate.studied import SHIPPED, SURE, WINDOW, difference, is_sure, rows, scores, shipped
 from studies.observations import FIRST, SINKQ_SINKS, eliminated_by_chance
+from studies.studied import SHIPPED, SURE, WINDOW, difference, is_sure, rows, scores, shipped
 from studies.table import OAKEN, SIGNED, Tables, front, setting
 
 AGREES, CONTRADICTS, UNDECIDED = "agrees", "contradicts", "undecided"

@@ -9,7 +9,7 @@ import pandas as pd
 
 from dse import data
 from dse.sweep import pareto
-from dse.validate.studied import scores
+from studies.studied import scores
 
 #: series of Oaken's 4-bit outliers as one signed code, instead of a sign and 3 bits
 SIGNED = "signed 4 bit"

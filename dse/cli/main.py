@@ -81,11 +81,6 @@ OPERATIONS = {
 }
 
 
-#: commands that went, and what to type instead
-GONE = {
-    "dse ask devices": "it is `dse recommend --devices h100 --model M --requests N --quantizers X --objective devices`"
-}
-
 #: headings of the help, and the commands that stand under each; of `ask` those below it
 SECTIONS = {
     "One design": ("point", "scores"),
@@ -268,8 +263,7 @@ def _usage_line(error: click.ClickException) -> str:
     unknown = re.match(r"No such command '(.*?)'", message, re.S)
     if unknown:
         group = ctx.command if ctx and isinstance(ctx.command, click.Group) else cli
-        says = GONE.get(f"{path} {unknown[1]}") or _meant(unknown[1], group)
-        return f"unknown command {show(unknown[1])}: {says}"
+        return f"unknown command {show(unknown[1])}: {_meant(unknown[1], group)}"
     return f"{message[:1].lower()}{message[1:]}: see {path} --help"
 
 

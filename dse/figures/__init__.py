@@ -2,8 +2,7 @@
 checkout also those of `studies/charts`.
 
 A chart holds numbers of its table only; no formula is in this package. `FIGURES["throughput_batch"].chart(table)`
-gives the chart, `.figure(table)` the plotly figure, `.images(table)` PNG, SVG and PDF by matplotlib.
-docs/contributing/figures.md says how to add one.
+gives the chart. docs/contributing/figures.md says how to add one.
 """
 
 import importlib

@@ -83,20 +83,6 @@ class Figure:
             raise InputError(f"the table holds nothing that {self.name} draws")
         return chart
 
-    def figure(self, table: pd.DataFrame, about: Mapping[str, Any] | None = None, **others: pd.DataFrame) -> Any:
-        """The chart as a plotly figure."""
-        from dse.figures.drawing import to_plotly
-
-        return to_plotly.figure(self.chart(table, about, **others))
-
-    def images(
-        self, table: pd.DataFrame, about: Mapping[str, Any] | None = None, **others: pd.DataFrame
-    ) -> dict[str, bytes]:
-        """PNG, SVG and PDF, drawn by matplotlib."""
-        from dse.figures.drawing import to_matplotlib
-
-        return to_matplotlib.images(self.chart(table, about, **others))
-
 
 #: every figure by name, as declared; `dse.figures.FIGURES` has them in order
 DECLARED: dict[str, Figure] = {}

@@ -16,7 +16,7 @@ from dse.measure import MAX_BYTES
 from dse.measure.options import MeasureOptions
 from dse.measure.recipe import Recipe
 from dse.operations.declare import SILENT, Console, Operation, argument, operation, option, record
-from dse.operations.shared import Printed, json_option, one_of, several, static_option
+from dse.operations.shared import Printed, json_option, one_of, several
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -167,7 +167,6 @@ class MeasureDump(Printed):
     )
     only_check: bool = option(False, "Say what SOURCE holds and lacks, and stop.", SWITCH, name="check")
     how: MeasureOptions = record(MeasureOptions)
-    static: str = static_option()
     as_json: bool = json_option("Print the summary as JSON.")
 
     def unused(self) -> dict[str, str]:
@@ -187,7 +186,6 @@ class MeasureDump(Printed):
             raise InputError(
                 "SOURCE is missing: give a KV dump (docs/reference/dumps.md), or --perplexity with --model and --text"
             )
-        from dse.figures.export import static
         from dse.measure import run
 
         if self.only_check:
@@ -196,7 +194,6 @@ class MeasureDump(Printed):
             raise InputError("--quantizers is missing: name some, such as --quantizers nqkv,kivi:bits=2")
         if self.out is None:
             raise InputError("--out is missing: see dse measure --help")
-        static.check(self.static)
         console.if_stopped(f"stopped: finished parts are kept in {self.out}: the same command goes on")
         return run.run(self.source, several(self.methods), self.out, self.how, console.bar)
 
@@ -239,7 +236,7 @@ class MeasureDump(Printed):
         from dse.figures.export import measurement
         from dse.measure import run
 
-        page = measurement.write(outcome, console.command, self.static)
+        page = measurement.write(outcome, console.command)
         if self.as_json:
             return []
         before = f"{outcome.n_before:,} parts were there already, checked against their hashes"

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dse.core.errors import InputError
 from dse.core.field import NAMES, SWITCH, WHOLES
 from dse.operations.declare import SILENT, Console, Operation, argument, look, operation, option, words_of, work
-from dse.operations.shared import OUTPUT, Sourced, WithWorkload, json_option, several, static_option
+from dse.operations.shared import OUTPUT, Sourced, WithWorkload, json_option, several
 from dse.specs.look import Look
 from dse.specs.workload import DEPLOYMENT, MAX_BATCH, TIMING, Workload
 
@@ -63,14 +62,12 @@ class WriteReport(AsksReport):
         "Where no device is named: models and GPUs of today, or the systems and models of Oaken's Figure 11.",
         metavar="today|oaken",
     )
-    static: str = static_option("What draws PNG, SVG and PDF; auto is matplotlib; kaleido needs a browser.")
 
     def run(self, console: Console = SILENT) -> str:
         """The path of the page."""
         from dse.report import throughput
 
-        made_by = shlex.join(words_of(replace(self, static="auto")))
-        return throughput.write(self.out, made_by, self.asked(self.preset), self.static, console.progress)
+        return throughput.write(self.out, shlex.join(words_of(self)), self.asked(self.preset), console.progress)
 
     def text(self, outcome: str) -> str:
         """The page."""

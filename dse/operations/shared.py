@@ -67,11 +67,6 @@ def json_option(help: str = "Print as JSON, in SI base units.") -> Any:
     return option(False, help, SWITCH, name="json", in_python=False, group=OUTPUT)
 
 
-def static_option(help: str = "What draws PNG, SVG and PDF.") -> Any:
-    """The field that says by what figures are drawn."""
-    return option("auto", help, choices=("auto", "kaleido", "matplotlib"), in_python=False, group=OUTPUT)
-
-
 def _spec(name: str, given: Any, load: Callable[[str], Any]) -> Any:
     """A device or model by its name or file, or itself. Raises InputError for what is neither."""
     if isinstance(given, list | tuple | set | dict | int | float) or given is None:
@@ -342,7 +337,6 @@ class WithFigure(Printed):
     out: str | None = option(
         None, "Write figure and table into this directory.", metavar="DIR", in_python=False, group=OUTPUT
     )
-    static: str = static_option("What draws PNG, SVG and PDF; auto is matplotlib; kaleido needs a browser.")
 
     def beside(self, outcome: Any, console: Console) -> dict[str, bytes]:
         """Files beside the figure, by name."""
@@ -355,7 +349,7 @@ class WithFigure(Printed):
         from dse.figures.export import question
 
         more = self.beside(outcome, console)
-        line = f"figure: {question.write(self.out, outcome, console.command, self.static, more)}"
+        line = f"figure: {question.write(self.out, outcome, console.command, more)}"
         if self.as_json:
             console.say(line)
         return [] if self.as_json else [line]

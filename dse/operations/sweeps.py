@@ -13,7 +13,7 @@ from dse.core.documents import json_text
 from dse.core.errors import InputError, OutputError, show
 from dse.core.field import NAMES, PERCENT, SWITCH, WHOLE
 from dse.operations.declare import SILENT, Console, argument, operation, option, words_of
-from dse.operations.shared import Printed, json_option, several, static_option
+from dse.operations.shared import Printed, json_option, several
 from dse.specs.workload import ASKED
 
 if TYPE_CHECKING:
@@ -349,7 +349,6 @@ class FindFront(Printed):
     out: str | None = option(
         None, "Write the front as CSV, page and figures into this directory.", metavar="DIR", in_python=False
     )
-    static: str = static_option()
 
     def run(self, console: Console = SILENT) -> DesignFront:
         """The front: its `table` has the designs, `only(COLUMN=VALUE)` takes one of several fronts."""
@@ -402,8 +401,8 @@ class FindFront(Printed):
             console.say(f"note: {show(name)} is infinite in row {row}{more}: null in JSON")
         if self.out is None:
             return []
-        made_by = shlex.join(words_of(replace(self, as_json=False, static="auto")))
-        page = front.write(outcome, self.out, made_by, self.static)
+        made_by = shlex.join(words_of(replace(self, as_json=False)))
+        page = front.write(outcome, self.out, made_by)
         return [] if self.as_json else [f"front: {page}"]
 
     def text(self, outcome: DesignFront) -> str:

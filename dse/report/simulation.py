@@ -13,8 +13,7 @@ from dse.core.answer import Answer
 from dse.core.documents import json_text
 from dse.core.progress import Progress
 from dse.figures import FIGURES
-from dse.figures.export.image import export
-from dse.figures.export.static import check, painter
+from dse.figures.export import image
 from dse.model.kv_layout import KvPlan
 from dse.model.point import Point
 from dse.model.results import rests_on
@@ -323,8 +322,7 @@ def _shared_lines(r: dict[str, Any]) -> list[str]:
         ("kept beside requests", f"{present.number(round(shared['mean_cached_bytes']), 'B')} in the mean"),
         (
             "without, steady state",
-            f"{present.number(without['steady_tokens_per_s'], 'tok/s')}, "
-            f"{per_second(without['steady_requests_per_s'])}"
+            f"{present.number(without['steady_tokens_per_s'], 'tok/s')}, {per_second(without['steady_requests_per_s'])}"
             if without["steady_requests_per_s"]
             else "not one request of the mean length fits",
         ),
@@ -483,23 +481,21 @@ def waits_table(result: dict[str, Any], run: Simulation, name: str = "") -> pd.D
     )
 
 
-def write(out: str, result: dict[str, Any], run: Simulation, command: str, static: str = "auto") -> list[str]:
+def write(out: str, result: dict[str, Any], run: Simulation, command: str) -> list[str]:
     """Tables, JSON and the figures, made by `command`, into directory `out`; paths. Raises InputError, OutputError."""
-    check(static)
     table, waits = samples_table(result, run), waits_table(result, run)
     charts = {"simulation": FIGURES["simulation"].chart(table), "waits": FIGURES["waits"].chart(waits)}
     steps = run.steps.table()
     if len(steps):
         charts["prefix_steps"] = FIGURES["prefix_steps"].chart(steps)
-    with painter(static) as brush:
-        images = {name: brush.images(chart, command) for name, chart in charts.items()}
+    images = {name: image.images(chart, command) for name, chart in charts.items()}
     contents = {
         "simulation.json": json_text(result, 2).encode(),
         "over_time.csv": table.to_csv(index=False, lineterminator="\n").encode(),
         "latencies.csv": latency_table(result).to_csv(index=False, lineterminator="\n").encode(),
         "waits.csv": waits.to_csv(index=False, lineterminator="\n").encode(),
         **({"prefix_steps.csv": steps.to_csv(index=False, lineterminator="\n").encode()} if len(steps) else {}),
-        **{f"{name}.{kind}": content for name, image in images.items() for kind, content in image.items()},
-        **{f"{name}.html": export(chart, "html", command) for name, chart in charts.items()},
+        **{f"{name}.{kind}": content for name, drawn in images.items() for kind, content in drawn.items()},
+        **{f"{name}.html": image.export(chart, "html", command) for name, chart in charts.items()},
     }
     return files.publish(out, contents)

@@ -9,9 +9,8 @@ from dse.core.errors import InputError, did_you_mean, show
 from dse.core.progress import Progress, each
 from dse.figures import FIGURES, REPORT, Figure
 from dse.figures.drawing.chart import Chart
-from dse.figures.export import web_page
+from dse.figures.export import image, web_page
 from dse.figures.export.image import export, parquet
-from dse.figures.export.static import Painter, check, painter
 from dse.figures.plot.answer import chart_of
 from dse.questions import systems, tables
 from dse.questions.systems import ReportRequest
@@ -29,16 +28,13 @@ _USUAL = Workload()
 _OF_DEVICES = [name for name in (*DEPLOYMENT, *TIMING) if name not in ("model_kind", "stack")]
 
 
-def write(
-    out: str, made_by: str, request: ReportRequest, static: str = "auto", progress: Progress | None = None
-) -> str:
+def write(out: str, made_by: str, request: ReportRequest, progress: Progress | None = None) -> str:
     """Write the report into directory `out` and return the path of its page.
 
     The number of points (LimitError) and the directory (OutputError) are checked before the first file is written.
     Each file appears complete or not at all, the page last. `made_by`: the command that makes this report again.
     """
     tables.check(request)
-    check(static)
     with files.publishing(out) as published:
         frames = tables.build(request, progress)
         pays, why_not = formats.answer(request)
@@ -51,17 +47,15 @@ def write(
         for name, content in table_files(frames).items():
             published.write(name, content)
         fragments: dict[str, str] = {}
-        with painter(static) as brush:
-            for name in each(list(REPORT), progress, "figures"):
-                figure = REPORT[name]
-                images, fragments[name] = _drawn(figure, figure.chart(frames[figure.table]), brush, made_by)
-                _write_images(published, images)
-            if pays:
-                images, fragments["formats"] = _drawn(FIGURES["formats"], chart_of(pays), brush, made_by)
-                _write_images(published, images)
-            drawn_by = brush.name
+        for name in each(list(REPORT), progress, "figures"):
+            figure = REPORT[name]
+            images, fragments[name] = _drawn(figure, figure.chart(frames[figure.table]), made_by)
+            _write_images(published, images)
+        if pays:
+            images, fragments["formats"] = _drawn(FIGURES["formats"], chart_of(pays), made_by)
+            _write_images(published, images)
         published.write("figures/plotly.min.js", web_page.plotly_js().encode())
-        document = page.page(request, frames, fragments, drawn_by, made_by, (pays, why_not), first)
+        document = page.page(request, frames, fragments, made_by, (pays, why_not), first)
         return str(published.write(INDEX, document.encode()))
 
 
@@ -140,9 +134,9 @@ def _write_images(published: files.Publication, images: dict[str, bytes]) -> Non
         published.write(f"figures/{name}", content)
 
 
-def _drawn(figure: Figure, chart: Chart, brush: Painter, made_by: str) -> tuple[dict[str, bytes], str]:
+def _drawn(figure: Figure, chart: Chart, made_by: str) -> tuple[dict[str, bytes], str]:
     """The files of a chart by name, and its part of the page."""
-    files = {f"{figure.name}.{kind}": content for kind, content in brush.images(chart, made_by).items()}
+    files = {f"{figure.name}.{kind}": content for kind, content in image.images(chart, made_by).items()}
     fragment = web_page.fragment(chart, f"figure-{figure.name}")
     files[f"{figure.name}.html"] = export(chart, "html", made_by, question=figure.shows, is_beside=True)
     return files, fragment

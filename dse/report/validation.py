@@ -9,16 +9,13 @@ from dse.core import files
 from dse.core.columns import cells
 from dse.core.progress import Progress
 from dse.figures import FIGURES
-from dse.figures.charts.memory_limit import WHOLE
 from dse.figures.charts.predicted_measured import points_of
 from dse.figures.drawing.chart import Chart
 from dse.figures.export import web_page
-from dse.report import papers, servers
-from dse.report.ranking import NUMBERS, ranking_table, unlike
+from dse.report import servers
 from dse.report.tokens import table_7_text
-from dse.validate import accuracy, figures, ranking, silicon, tokens, verdicts
+from dse.validate import accuracy, silicon, tokens, verdicts
 from dse.validate.silicon import Silicon
-from dse.validate.studied import SURE
 from dse.validate.verdicts import ClaimRow
 
 PAGE = "validation.html"
@@ -40,21 +37,16 @@ def _write(published: files.Publication, progress: Progress | None) -> tuple[str
     rows = verdicts.claim_rows()
     kernels = silicon.run(progress=progress)
     views = {view.name: accuracy.table(view) for view in accuracy.VIEWS}
-    paper_tables = papers.tables()
     for name, table in (
-        *paper_tables.items(),
         ("claims", pd.DataFrame(verdicts.to_json(rows))),
         ("silicon", pd.DataFrame(silicon.to_json(kernels))),
         *([("silicon-points", points_of(kernels.scatters))] if kernels.scatters else []),
         ("serving", servers.table()),
         ("eviction", tokens.table_7()),
         ("accuracy", pd.concat([table.assign(view=name) for name, table in views.items()])),
-        ("ranking", ranking_table()),
-        ("sinkq-figure-3-batch", figures.sinkq_batches()),
-        ("sinkq-figure-3-length", figures.sinkq_lengths()),
     ):
         published.write(f"tables/{name}.csv", _csv(table))
-    return str(published.write(PAGE, page(rows, kernels, views, paper_tables).encode())), rows
+    return str(published.write(PAGE, page(rows, kernels, views).encode())), rows
 
 
 def _csv(table: pd.DataFrame) -> bytes:
@@ -63,15 +55,11 @@ def _csv(table: pd.DataFrame) -> bytes:
     return buffer.getvalue().encode()
 
 
-def page(
-    rows: list[ClaimRow], kernels: Silicon, views: dict[str, pd.DataFrame], paper_tables: dict[str, pd.DataFrame]
-) -> str:
+def page(rows: list[ClaimRow], kernels: Silicon, views: dict[str, pd.DataFrame]) -> str:
     """The whole page as one document."""
-    by_id = {row.id: row for row in rows}
     by_source = {
         source: [row for row in rows if row.source == source] for source in dict.fromkeys(r.source for r in rows)
     }
-    ranked = ranking.summary(ranking_table())
     return web_page.render(
         "validation.html",
         "dse.report",
@@ -88,29 +76,12 @@ def page(
         claim_head=CLAIM_HEAD,
         key=_key(rows),
         claims_chart=FIGURES["claims"].chart(pd.DataFrame(verdicts.to_json(rows))),
-        sinkq_about=figures.ABOUT,
-        sinkq_chart=FIGURES["sinkq_figure_3"].chart(
-            figures.sinkq_batches(), sinkq_figure_3_length=figures.sinkq_lengths()
-        ),
-        sinkq_claims=[by_id[name] for name in figures.CLAIMS if name in by_id],
-        small_groups=figures.small_groups_against_kivi(),
-        papers={
-            "whole": WHOLE,
-            "tables": list(paper_tables),
-            "table_4": cells(papers.TABLE_4, paper_tables["nqkv_table_4"].to_dict("records")),
-            "charts": {name: FIGURES[name].chart(paper_tables[name]) for name in papers.FIGURES},
-        },
         silicon_notes=" ".join(f"{note[:1].upper()}{note[1:]}." for note in kernels.notes),
         silicon_head=cells(silicon.COLUMNS[1:], [])[0],
         silicon=_silicon(kernels),
         servers_chart=FIGURES["servers_errors"].chart(servers.table()),
         servers=servers.shown(),
         accuracy={name: FIGURES[f"accuracy_{name.replace('-', '_')}"].chart(table) for name, table in views.items()},
-        sure=SURE,
-        ranking_head=list(map(str, ranked.columns)),
-        ranking=ranked.to_numpy(dtype=object).tolist(),
-        ranking_numbers=[i for i, name in enumerate(ranked.columns) if name in NUMBERS],
-        unlike=unlike(),
         tokens=table_7_text(),
     )
 

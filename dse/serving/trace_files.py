@@ -20,7 +20,7 @@ from dse.core import files
 from dse.core.errors import InputError, LimitError, did_you_mean, show
 from dse.core.progress import Progress
 from dse.serving import trace_scan
-from dse.serving.requests import MAX_TOKENS, Counter, Ints, Lengths, Moments, Requests
+from dse.serving.requests import MAX_TOKENS, Counter, Ints, Lengths, Requests
 from dse.serving.trace_scan import INPUT, MAX_SECONDS, NANOSECONDS, OUTPUT, SKIP, TIME
 
 #: requests that `read` keeps in memory; longer files have moments and lengths only
@@ -299,11 +299,6 @@ def summary(path: str, progress: Progress | None = None, compile_bytes: int = CO
     if first is None:
         raise _no_rows(reader)
     return Summary(path, reader.schema.name, counter.lengths((last - first) / NANOSECONDS), reader.n_failed)
-
-
-def moments(path: str, progress: Progress | None = None) -> Moments:
-    """The moments of a trace of any size. Raises InputError with file, line and column."""
-    return summary(path, progress).lengths.moments
 
 
 def read(

@@ -17,20 +17,6 @@ from dse.quantizers.base import QuantizerSpec, SideMeasurement
 #: the language model whose keys and values the shipped tables were measured on
 SAMPLE = "SmolLM2-135M, not your model"
 SHIPPED = "oaken_grid.csv"
-FIELDS = (
-    "quantizer",
-    "which",
-    "n_heads",
-    "head_dim",
-    "n_elements",
-    "n_outliers",
-    "stored_bytes",
-    "squared_error",
-    "squared_signal",
-    "squared_output",
-    "squared_output_error",
-    "squared_output_error_both",
-)
 
 
 class GridRow(NamedTuple):

@@ -76,16 +76,11 @@ def split(sweep: Sweep) -> tuple[list[Dimension], int]:
     return [dimension for dimension in sweep.dimensions if dimension is not varying[-1]], varying[-1].size
 
 
-def decode(sweep: Sweep, first: int, last: int) -> dict[str, NDArray[np.int32]]:
-    """Place of the value of each axis for the points first..last-1 of the grid; -1 where a point has no such axis.
+def decode_places(sweep: Sweep, places: Sequence[int] | NDArray[np.int64]) -> dict[str, NDArray[np.int32]]:
+    """Place of the value of each axis for these points of the grid; -1 where a point has no such axis.
 
     The first dimension is the slowest digit, as in `itertools.product`.
     """
-    return _decoded(sweep.axes, sweep.dimensions, np.arange(first, last, dtype=np.int64))
-
-
-def decode_places(sweep: Sweep, places: Sequence[int] | NDArray[np.int64]) -> dict[str, NDArray[np.int32]]:
-    """`decode` of any points of the grid."""
     return _decoded(sweep.axes, sweep.dimensions, np.asarray(places, dtype=np.int64))
 
 

@@ -5,7 +5,6 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from dse import data
 from dse.validate import claims
 from dse.validate.claims import Claim, ClaimResult, Verdict
 
@@ -207,20 +206,3 @@ def text(rows: list[ClaimRow]) -> str:
         for row in others:
             lines += [numbers(row)] if row.shade == "green" else explained(row)
     return "\n".join(lines)
-
-
-def released() -> dict[str, str]:
-    """The verdict of every claim as of the last release (dse/data/verdicts.csv)."""
-    return {row["id"]: row["verdict"] for row in data.rows("verdicts.csv")}
-
-
-def changed(rows: list[ClaimRow]) -> list[str]:
-    """Differences from the verdicts of the last release, a line each."""
-    before = released()
-    now: dict[str, str] = {row.id: row.verdict for row in rows}
-    lines = [
-        f"{name}: was {before.get(name, 'absent')}, is {now.get(name, 'absent')}"
-        for name in dict.fromkeys([*before, *now])
-        if before.get(name) != now.get(name)
-    ]
-    return lines

@@ -5,8 +5,8 @@ from typing import Any
 from dse.figures.drawing import axes, marks
 from dse.figures.drawing.chart import Axis, Chart, Panel
 from dse.figures.drawing.style import BLACK, GRAY, Style
-from dse.validate.studied import rows
 from studies.charts.study import LOOKS, by_layer, layer_axis, line, study
+from studies.studied import rows
 from studies.table import Tables
 
 SIDES = (("key", "keys"), ("value", "values"))

@@ -10,9 +10,9 @@ from dse.figures.drawing.chart import Axis, Chart, Panel, Series
 from dse.figures.drawing.style import BLACK, VERMILLION, Style
 from dse.quantizers.base import N_SHALLOW_LAYERS
 from dse.quantizers.methods import sinkq
-from dse.validate.studied import rows, scores
 from studies.charts.study import BARS, LOOKS, bars, layer_axis, line, study
 from studies.observations import FIRST, SINK, eliminated_by_chance
+from studies.studied import rows, scores
 from studies.table import OAKEN, SIGNED, Tables, fp16, front
 
 #: from this ratio of largest to smallest on, an axis of perplexities is logarithmic: one that fails would hide the rest

@@ -11,7 +11,7 @@ from dse.figures.drawing.chart import Axis, Chart, Series
 from dse.figures.drawing.style import Style
 from dse.figures.registry import by, figure
 from dse.figures.source import Source
-from dse.validate.studied import SHIPPED
+from studies.studied import SHIPPED
 from studies.table import Tables
 
 #: looks of up to six series of a panel: each differs from the others in color and in mark

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dse.core import files
-from dse.figures.export.static import Painter
+from dse.figures.export import image
 from killing import content_of, killed_at, n_steps_of
 
 POINT = ["--device", "h100", "--model", "opt-125m"]
@@ -29,7 +29,7 @@ def kill(words: list[str], before: list[str], after: list[str], folder: Path) ->
     """Write, and write anew with kills; each run is a child of this process, which itself starts no threads."""
     from dse.cli import main as cli
 
-    Painter.images = lambda painter, chart, made_by: {"png": made_by.encode()}  # type: ignore[method-assign]
+    image.images = lambda chart, made_by: {"png": made_by.encode()}  # type: ignore[assignment]
 
     def write(end: list[str]) -> None:
         cli.main([*words, *end, "--out", str(folder)])

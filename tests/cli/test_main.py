@@ -591,7 +591,6 @@ def test_a_port_in_use(run):
         (["--quantizers", "oaken:x=1"], "unknown parameter 'x'"),
         (["--out", ""], "out = ''"),
         (["--input", "0"], "input = 0"),
-        (["--static", "crayon"], "crayon"),
     ],
 )
 def test_bad_report(run, tmp_path, monkeypatch, args, part):

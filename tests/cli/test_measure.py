@@ -13,7 +13,7 @@ from cases import each
 from dse import quantizers
 from dse.core import files
 from dse.core.errors import InputError, OutputError
-from dse.figures.export import static
+from dse.figures.export import image
 from dse.measure import errors as measure_errors
 from dse.measure import kernels as measure
 from dse.measure import run as measure_run
@@ -54,9 +54,9 @@ def measured(run, path, out, *words, methods=METHODS, draws=False):
     """`dse measure`; its pictures, which take most of its time, are drawn where a test looks at them."""
     with pytest.MonkeyPatch.context() as patch:
         if not draws:
-            blank = dict.fromkeys(static.FORMATS, b"not drawn")
-            patch.setattr(static.Painter, "images", lambda *_: blank)
-        return run("measure", path, "--quantizers", methods, "--out", out, "--static", "matplotlib", *words)
+            blank = dict.fromkeys(image.SIZED, b"not drawn")
+            patch.setattr(image, "images", lambda *_: blank)
+        return run("measure", path, "--quantizers", methods, "--out", out, *words)
 
 
 def test_table_summary_measurement_and_page(run, sample, tmp_path):

@@ -108,7 +108,7 @@ def test_sensitivity_and_map(run):
     ],
 )
 def test_figure_and_table_are_written(run, tmp_path, args, name):
-    code, out, _ = run(*args, "--static", "matplotlib", "--out", tmp_path / "new")
+    code, out, _ = run(*args, "--out", tmp_path / "new")
     assert code == 0
     assert f"{name}.html" in out
     written = {path.name for path in (tmp_path / "new").iterdir()}

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from dse.cli import main as cli
 from dse.figures.drawing import layout
-from dse.figures.export import static
+from dse.figures.export import image
 from dse.specs import catalog
 
 #: of answers, of input that is refused, of a limit
@@ -216,7 +216,7 @@ def check(words, writes, folder):
 @pytest.fixture
 def laid_out(monkeypatch):
     """Figures are laid out and written as pages, not drawn."""
-    monkeypatch.setattr(static.Painter, "images", lambda self, chart, *_: layout.place(chart) and {})
+    monkeypatch.setattr(image, "images", lambda chart, *_: layout.place(chart) and {})
 
 
 #: designs on which these once failed: no bytes to read, nothing fits, no room on the way; a file in place of a folder;

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+import naive_scaled
 from conformance import mx_libraries
 from conformance.compare import Pair
 from conformance.vectors import Vectors
@@ -55,13 +56,12 @@ def nvfp4_cache(vectors: Vectors) -> Iterator[Pair]:
     stored = {}
     for side, letter in (("key", "k"), ("value", "v")):
         x, scale = vectors[side], float(vectors[f"{letter}_scale"][0])
-        codes, scales = nvfp4.encode(_flat(wide(x)), scale, code)
+        codes, scales, decoded = naive_scaled.nvfp4_rows(_flat(wide(x)), np.float32(scale), code)
         yield _like(vectors, f"{letter}_packed", packed_of(codes))
         yield _like(vectors, f"{letter}_sf", scales)
-        decoded = nvfp4.decode(codes, scales, scale, code)
         yield _like(vectors, f"{letter}_dequant", decoded)
         if f"{letter}_differs_from_nvfp4" in vectors:
-            plain = nvfp4.encode(_flat(wide(x)), scale)
+            plain = naive_scaled.nvfp4_rows(_flat(wide(x)), np.float32(scale), "vllm")
             differs = (plain[0] != codes).reshape(*scales.shape, -1).any(axis=-1) | (plain[1] != scales)
             yield _like(vectors, f"{letter}_differs_from_nvfp4", differs)
         if x.dtype == np.float16:
@@ -72,10 +72,28 @@ def nvfp4_cache(vectors: Vectors) -> Iterator[Pair]:
         stored[letter] = packed_of(codes).reshape(*x.shape[:2], -1), scales.reshape(*x.shape[:2], -1)
     for layout in ("HND", "NHD"):
         if f"page_{layout.lower()}" in vectors:
-            yield _like(vectors, f"page_{layout.lower()}", _pages(stored, layout))  # type: ignore[arg-type]
+            yield _like(vectors, f"page_{layout.lower()}", _pages(stored, layout))
 
 
-def _pages(stored: dict[str, tuple[np.ndarray, np.ndarray]], layout: nvfp4.Layout) -> np.ndarray:
+def _page(codes: np.ndarray, scales: np.ndarray, swizzled: bool, layout: str) -> np.ndarray:
+    """One side of a page of vLLM's cache as bytes: packed codes, then scales; a multiple of 4 blocks a head.
+
+    codes uint8 [slots, heads, head_dim / 2], scales uint8 [slots, heads, blocks]; HND puts heads outside slots.
+    `swizzled` (values on SM100): with S blocks, the scale of slot t and block s is at slot 4 * (t / 4) + s / (S / 4),
+    block 4 * (s % (S / 4)) + t % 4.
+    """
+    if swizzled:
+        n_slots, n_blocks = scales.shape[0], scales.shape[2]
+        t, s = np.arange(n_slots)[:, None], np.arange(n_blocks)[None, :]
+        quarter = n_blocks // 4
+        moved = np.empty_like(scales)
+        moved[4 * (t // 4) + s // quarter, :, 4 * (s % quarter) + t % 4] = scales.transpose(0, 2, 1)
+        scales = moved
+    order = (1, 0, 2) if layout == "HND" else (0, 1, 2)
+    return np.concatenate([part.transpose(order).reshape(-1) for part in (codes, scales)])
+
+
+def _pages(stored: dict[str, tuple[np.ndarray, np.ndarray]], layout: str) -> np.ndarray:
     """Whole pages of keys and values [tokens, heads, ...]; unused slots are 0."""
     n_tokens = len(stored["k"][0])
     pages = []
@@ -85,7 +103,7 @@ def _pages(stored: dict[str, tuple[np.ndarray, np.ndarray]], layout: nvfp4.Layou
             cut = [np.zeros((_SLOTS, *array.shape[1:]), np.uint8) for array in arrays]
             for slots, array in zip(cut, arrays, strict=True):
                 slots[: n_tokens - first] = array[first : first + _SLOTS]
-            parts.append(nvfp4.page(cut[0], cut[1], swizzled=letter == "v", layout=layout))
+            parts.append(_page(cut[0], cut[1], swizzled=letter == "v", layout=layout))
         pages.append(np.concatenate(parts))
     return np.stack(pages)
 
@@ -94,24 +112,22 @@ def nvfp4_libraries(vectors: Vectors) -> Iterator[Pair]:
     """nvfp4_{torchao,modelopt,vllmref}_*: the same format in other libraries, codes and scales or their values."""
     x = _flat(wide(vectors["x"]))
     if "two_level_global" in vectors:
-        levels: tuple[tuple[str, nvfp4.Code], ...] = (("two_level", "torchao"), ("one_level", "torchao_one_level"))
-        for level, code in levels:
-            scale = float(vectors["two_level_global"][0]) if level == "two_level" else 1.0
-            codes, scales = nvfp4.encode(x, scale, code)
+        for level, code in (("two_level", "torchao"), ("one_level", "torchao_one_level")):
+            factor = np.float32(vectors["two_level_global"][0] if level == "two_level" else 1)
+            codes, scales, decoded = naive_scaled.nvfp4_rows(x, factor, code)
             yield _like(vectors, f"{level}_packed", packed_of(codes))
             yield _like(vectors, f"{level}_sf", scales)
-            yield _like(vectors, f"{level}_dequant", nvfp4.decode(codes, scales, scale, code))
+            yield _like(vectors, f"{level}_dequant", decoded)
         return
     code = "modelopt" if "packed" in vectors else "vllmref"
-    scale = float(vectors["global_scale"][0])
-    codes, scales = nvfp4.encode(x, scale, code)
+    codes, scales, decoded = naive_scaled.nvfp4_rows(x, np.float32(vectors["global_scale"][0]), code)
     if code == "modelopt":
         yield _like(vectors, "packed", packed_of(codes))
         yield _like(vectors, "sf", scales)
     else:
         yield _like(vectors, "e2m1_values", E2M1_VALUES[codes])
         yield _like(vectors, "sf_f32", decode_table("e4m3")[scales])
-    yield _like(vectors, "dequant", nvfp4.decode(codes, scales, scale, code))
+    yield _like(vectors, "dequant", decoded)
 
 
 def _type(vectors: Vectors) -> mx.Type:
@@ -121,7 +137,8 @@ def _type(vectors: Vectors) -> mx.Type:
 def _mx_pairs(vectors: Vectors, prefix: str, name: mx.Type, rule: mx.Rule) -> Iterator[Pair]:
     """Codes, scales and values of a rule, and those of the cache's own way where the input is FP16."""
     x = vectors["x"]
-    codes, scales = mx.encode(_flat(wide(x)), name, rule)
+    scales = mx_libraries.scale_bytes(_flat(wide(x)), name, rule)
+    codes = mx_libraries.codes_with(_flat(wide(x)), scales, name, rule)
     array = f"{prefix}packed" if f"{prefix}packed" in vectors else f"{prefix}code"
     four = array.endswith("packed")
     yield _like(vectors, array, packed_of(codes) if four else codes)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+import naive_ggml
 from conformance import blocks, vllm
 from conformance.compare import Pair
 from conformance.vectors import Vectors
@@ -14,8 +15,7 @@ from kernels_ref.atom import Atom
 from kernels_ref.cache import Side
 from kernels_ref.formats import FORMATS, storage
 from kernels_ref.fp8 import FP8, Format, decode_table, encode
-from kernels_ref.ggml import GGML, TYPES, Code, decode
-from kernels_ref.ggml import encode as ggml_blocks
+from kernels_ref.ggml import GGML, TYPES, Code
 from kernels_ref.integers import PerTokenInteger
 from kernels_ref.kivi import KIVI
 from kernels_ref.kvquant import KVQuantKeys, KVQuantValues
@@ -354,7 +354,7 @@ _GGML_CODES: dict[str, Code] = {"gguf": "gguf", "ggml_ref": "ggml", "ggml_x86avx
 def ggml(vectors: Vectors) -> Iterator[Pair]:
     """gguf_*, ggml_ref_*, ggml_x86avx2_*: blocks, d and m in them, decoded float32; rows in skip_rows left out.
 
-    Blocks of FP16 inputs are those of `GGML.quantize`, of BF16 and FP32 inputs those of `ggml.encode`.
+    By the slow twin on float32; of FP16 inputs also by `GGML`.
     """
     found = re.match(rf"({'|'.join(_GGML_CODES)})_({'|'.join(TYPES)})_", vectors.entry.file)
     if not found:
@@ -364,13 +364,8 @@ def ggml(vectors: Vectors) -> Iterator[Pair]:
     rows = np.ones(x.shape[0], bool)
     rows[vectors.entry.params.get("skip_rows", [])] = False
     flat = x[rows].reshape(-1, x.shape[-1])
-    if x.dtype == np.float16:
-        method = GGML(name, code)  # type: ignore[arg-type]
-        blocks = method.blocks(method.quantize(flat))
-    else:
-        wide = flat if x.dtype == np.float32 else (flat.astype(np.uint32) << np.uint32(16)).view(np.float32)
-        blocks = ggml_blocks(wide, name, code)  # type: ignore[arg-type]
-    decoded = decode(blocks, name)  # type: ignore[arg-type]
+    wide = (flat.astype(np.uint32) << np.uint32(16)).view(np.float32) if x.dtype == np.uint16 else flat
+    blocks, decoded = naive_ggml.rows(wide, name, code)
     by_block = blocks.reshape(*x[rows].shape[:-1], x.shape[-1] // storage.ggml_block, -1)
     for array, at in (("d_fp16", slice(0, 2)), ("m_fp16", slice(2, 4))):
         if array in vectors:
@@ -380,6 +375,12 @@ def ggml(vectors: Vectors) -> Iterator[Pair]:
     yield Pair("blocks", expected, blocks.reshape(expected.shape))
     if "dequant" in vectors:
         yield Pair("dequant", vectors["dequant"][rows], decoded.reshape(x[rows].shape))
+    if x.dtype == np.float16:
+        packed = GGML(name, code).quantize(flat)  # type: ignore[arg-type]
+        yield Pair("blocks", expected, GGML(name, code).blocks(packed).reshape(expected.shape))  # type: ignore[arg-type]
+        if "dequant" in vectors:
+            found_fp16 = vectors["dequant"][rows].clip(-65504, 65504).astype(np.float16)
+            yield Pair("dequant in FP16", found_fp16, packed.dequantize().reshape(x[rows].shape))
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,9 @@ from typing import Literal
 
 import numpy as np
 
+from kernels_ref import SCALED_TYPES, mx
 from kernels_ref.minifloat import E2M1_MAGNITUDES, E8M0_BIAS, LARGEST, LARGEST_EXPONENT
-from kernels_ref.mx import ELEMENTS, decode, encode_with, scale_bytes
+from kernels_ref.mx import ELEMENTS, RULES, Rule, Type, decode
 
 Rounding = Literal["nearest", "even", "floor"]
 
@@ -13,6 +14,22 @@ Rounding = Literal["nearest", "even", "floor"]
 _FIELDS = {"e2m1": (1, 0), "e4m3": (3, -6)}
 #: channels of a block of mxfp4 and mxfp8, and of fp4_mx_block16
 _BLOCK, _BLOCK16 = 32, 16
+
+
+def scale_bytes(x: np.ndarray, name: Type, rule: Rule) -> np.ndarray:
+    """E8M0 scales uint8 [n, channels / block] of float32 x [n, channels], by the rule that the tables of `MX` ask."""
+    largest = np.abs(x).reshape(-1, SCALED_TYPES[name].block).max(axis=1)
+    e8m0 = np.empty(largest.size, np.uint8)
+    mx._bytes_of(largest, mx._settings(name, rule), e8m0)
+    return e8m0.reshape(x.shape[0], -1)
+
+
+def codes_with(x: np.ndarray, scales: np.ndarray, name: Type, rule: Rule) -> np.ndarray:
+    """Codes uint8 [n, channels] of float32 x [n, channels] with these scales; the rule says what byte 0 stands for."""
+    codes = np.empty(x.size, np.uint8)
+    scale_of_code = np.repeat(scales.reshape(-1), SCALED_TYPES[name].block)
+    mx._codes_of(np.ascontiguousarray(x).reshape(-1), scale_of_code, RULES.index(rule), *mx._kind(name), codes)
+    return codes.reshape(x.shape)
 
 
 def _log2(values: np.ndarray) -> np.ndarray:
@@ -89,7 +106,7 @@ def vllm_mxfp4_values(x: np.ndarray) -> np.ndarray:
     scales = scale_bytes(x, "mxfp4", "even")
     largest = np.abs(_blocks(x, _BLOCK)).max(axis=-1)
     scales[largest.view(np.uint32) + np.uint32(2**21) >= np.uint32(0x7F800000)] = 0
-    codes = encode_with(x, scales, "mxfp4", "vllm")
+    codes = codes_with(x, scales, "mxfp4", "vllm")
     return bfloat16_bits(decode(codes, scales, "mxfp4"))
 
 

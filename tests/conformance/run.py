@@ -14,7 +14,7 @@ from typing import NoReturn
 
 #: the checkout that this file lies in
 ROOT = Path(__file__).parent.parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "kernels_ref")]
 
 from conformance.compare import KINDS  # noqa: E402
 from conformance.runner import Report, run, totals  # noqa: E402

@@ -18,8 +18,8 @@ from dse.figures.charts import prefix_steps
 from dse.figures.drawing import direct, layout, page_layout, rows, to_plotly
 from dse.figures.drawing.chart import MAX_LEGEND, Axis, Chart, Panel, Series
 from dse.figures.drawing.names import printed
+from dse.figures.export import image
 from dse.figures.export.image import PRESETS
-from dse.figures.export.static import Painter
 from dse.figures.plot import answer, load
 from dse.figures.source import Source
 from dse.specs import catalog
@@ -173,7 +173,7 @@ def test_figures_of_the_report_have_short_legends_and_printed_names(charts):
 @pytest.mark.slow
 def test_every_kind_has_a_short_legend_and_printed_names(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(Painter, "images", lambda painter, chart, made_by: {"png": b""})  # tables are what is loaded
+    monkeypatch.setattr(image, "images", lambda chart, made_by: {"png": b""})  # tables are what is loaded
     for line in filter(None, COMMANDS.splitlines()):
         code, _, said = run(*line.split())
         assert code == 0, (line, said)

@@ -20,7 +20,7 @@ from dse.figures.export import web_page
 from dse.figures.export.image import PRESETS, export, metadata, parquet
 from dse.figures.plot import load
 from dse.figures.source import Source
-from dse.validate import papers, verdicts
+from dse.validate import verdicts
 
 MADE_BY = "dse plot bit_ledger 'my report' --out F"
 
@@ -181,10 +181,6 @@ def test_tables_of_validation_and_simulation_draw_what_the_commands_draw(tmp_pat
     rows = verdicts.claim_rows()
     files.write(tmp_path / "claims.csv", files.csv_of(pd.DataFrame(verdicts.to_json(rows))))
     assert load.load("claims", str(tmp_path))[0] == FIGURES["claims"].chart(pd.DataFrame(verdicts.to_json(rows)))
-    memory = papers.nqkv_memory("batch")
-    files.write(tmp_path / "nqkv_figure_8.csv", files.csv_of(memory))
-    wanted = FIGURES["nqkv_figure_8"].chart(memory)
-    assert load.load("nqkv-figure-8", str(tmp_path))[0] == wanted
     over = pd.DataFrame(
         {
             "time_s": [0.0, 1.5],

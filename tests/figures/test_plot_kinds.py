@@ -273,19 +273,6 @@ def test_parts_of_bits_add_up(tmp_path):
     )
 
 
-@pytest.mark.parametrize("phase", ["decoding", "", "all"])
-def test_unknown_phases_are_named(tmp_path, phase):
-    path = tmp_path / "t.csv"
-    path.write_text(
-        f"batch,phase,name,compute_utilisation,bandwidth_utilisation\n1,prefill,all,0.5,0.2\n1,{phase},qkv,0.5,0.2\n"
-    )
-    with pytest.raises(InputError, match=r"phase = .*: must be prefill or decode"):
-        load.load("oaken_figure_3", str(path))
-    path.write_text("batch,phase,name,compute_utilisation,bandwidth_utilisation\n1,decode,qkv,0.5,0.2\n")
-    with pytest.raises(InputError, match='name: must be "all" for a phase'):
-        load.load("oaken_figure_3", str(path))
-
-
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_doubled_columns_are_refused(tmp_path, suffix):
     path = tmp_path / f"t.{suffix}"

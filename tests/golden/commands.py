@@ -215,7 +215,7 @@ REPORT_FIGURES = (
     "bit_ledger",
     "roofline",
 )
-LAB_FIGURES = ("lab_bits", "lab_heads", "lab_histogram")
+LAB_FIGURES = ("lab_bits", "lab_heads", "lab_histogram", "lab_before", "lab_error")
 PAPER_FIGURES = (
     "claims",
     "accuracy_perplexity",
@@ -224,10 +224,8 @@ PAPER_FIGURES = (
     "accuracy_zero_shot_nqkv_alone",
     "accuracy_generation_sinkq",
     "accuracy_longbench_sinkq",
-    "sinkq_figure_3",
-    "nqkv_figure_8",
-    "nqkv_figure_9",
-    "oaken_figure_3",
+    "servers_errors",
+    "servers_accuracy",
 )
 
 

@@ -57,6 +57,12 @@ def nvfp4_block(x, g, code):
     elif code == "torchao_one_level":
         scale = nearest(min(max(largest / F32(6), F32(2.0**-6)), F32(448)), "e4m3")
         factor = F32(1) / value(scale, "e4m3")
+    elif code == "vllmref":  # its factor is the reciprocal of the others'
+        scale = nearest(min(g * (largest * (F32(1) / F32(6))), F32(448)), "e4m3")
+        product = value(scale, "e4m3") * (F32(1) / g)
+        y = [one * (F32(1) / (product if product else F32(1e8))) for one in x]
+        codes = [nearest(min(max(one, F32(-6)), F32(6)), "e2m1") for one in y]
+        return scale, [c if one < 0 else c & 7 for c, one in zip(codes, y, strict=True)]
     else:
         quotient = largest / (F32(6) * g)
         scale = nearest(min(max(quotient, F32(2.0**-9)) if quotient else F32(1), F32(448)), "e4m3")
@@ -64,6 +70,27 @@ def nvfp4_block(x, g, code):
         codes = [nearest(min(max(one / divisor, F32(-6)), F32(6)), "e2m1") for one in x]
         return scale, [c & 7 if one >= 0 else c for c, one in zip(codes, x, strict=True)]
     return scale, [nearest(min(max(one * factor, F32(-6)), F32(6)), "e2m1") for one in x]
+
+
+def nvfp4_rows(x, g, code):
+    """Codes, scales and float32 values of x [n, channels] with FP32 factor g."""
+
+    def decoded(scale, element):
+        of_block = value(scale, "e4m3")
+        return value(element, "e2m1") * (of_block / g if code == "vllmref" else of_block * g)
+
+    codes, scales, values = rows(x, 16, lambda part: nvfp4_block(part, g, code), decoded)
+    return codes, scales, values + F32(0) if code == "modelopt" else values
+
+
+def mx_rows(x, name, rule):
+    """Codes, scales and float32 values of x [n, channels]."""
+    fmt = "e4m3" if name == "mxfp8" else "e2m1"
+
+    def decoded(scale, element):
+        return value(element, fmt) * F32(2.0 ** (scale - 127))
+
+    return rows(x, BLOCK[name], lambda part: mx_block(part, name, rule), decoded)
 
 
 def log2(v):

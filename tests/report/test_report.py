@@ -17,7 +17,7 @@ from dse.core import files
 from dse.core.errors import InputError, LimitError, OutputError
 from dse.figures import FIGURES, REPORT
 from dse.figures.drawing import to_matplotlib
-from dse.figures.export import static as report_static
+from dse.figures.export import image
 from dse.model import uncertainty
 from dse.operations.pages import WriteReport
 from dse.questions import systems, tables
@@ -34,7 +34,7 @@ def written(tmp_path_factory: pytest.TempPathFactory, pictures) -> Path:
     """A small report; all its pictures are that of one figure, since tests/figures looks at each."""
     folder = tmp_path_factory.mktemp("report") / "new" / "folder"
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(report_static.Painter, "images", lambda *_: pictures("bit_ledger"))
+        patched.setattr(image, "images", lambda *_: pictures("bit_ledger"))
         index = dse.report(str(folder), **_SMALL)
     assert index == str(folder / "index.html")
     return folder
@@ -208,7 +208,6 @@ def test_an_unwritable_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         ({"quantizers": ["nope"]}, InputError, "unknown quantizer"),
         ({"batches": [0]}, InputError, "batches = '0': must be whole numbers from 1"),
         ({"models": []}, InputError, "must name at least one"),
-        ({"static": "gimp"}, InputError, "auto, kaleido, matplotlib"),
     ],
 )
 def test_refusals_write_nothing(tmp_path: Path, changes: dict, error: type[Exception], words: str):
@@ -219,7 +218,7 @@ def test_refusals_write_nothing(tmp_path: Path, changes: dict, error: type[Excep
 
 @pytest.mark.slow
 def test_nothing_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(report_static, "FORMATS", ("png",))
+    monkeypatch.setattr(image, "SIZED", ("png",))
     monkeypatch.setattr(to_matplotlib, "PNG_DPI", 40)  # empty panels are drawn, whatever their pixels
     dse.report(str(tmp_path), devices=["a100-40gb"], models=["llama2-70b"], quantizers=["fp16"], batches=[16])
     page = (tmp_path / "index.html").read_text()
@@ -240,40 +239,10 @@ def test_bits_are_those_of_papers_and_of_what_is_named():
     assert families(["fp16", "turboquant_k8v4"]) == {*papers, "kvquant", "turboquant_k8v4"}
 
 
-def test_kaleido_draws_only_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch):
-    chart = FIGURES["bit_ledger"].chart(tables.ledger(report.ask(None, ["opt-125m"], None, [16])))
-
-    def broken(_):
-        raise RuntimeError("browser gone")
-
-    monkeypatch.setattr(report_static, "kaleido_missing", lambda: "")
-    monkeypatch.setattr(report_static, "_by_kaleido", broken)
-    assert report_static.Painter("auto").name == "matplotlib"
-    with pytest.raises(InputError, match="RuntimeError"):
-        report_static.Painter("kaleido").images(chart, "dse report")
-    monkeypatch.setattr(report_static, "kaleido_missing", lambda: "no Chrome or Chromium found")
-    with pytest.raises(InputError, match="no Chrome"):
-        report_static.check("kaleido")
-
-
 def test_an_image_of_plotly_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.setattr(report_static.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"write_image: kaleido is not installed \(pip install 'kv-dse\[export\]'\)"):
         dse.load("h200", "qwen3-8b", "fp8").plot().write_image(tmp_path / "a.png")
-
-
-@pytest.mark.skipif(report_static.kaleido_missing().startswith("no "), reason="no browser: apt-get install chromium")
-def test_kaleido_draws():
-    import PIL.Image as pil
-
-    chart = FIGURES["bit_ledger"].chart(tables.ledger(report.ask(None, ["opt-125m"], None, [16])))
-    with report_static.painter("kaleido") as brush:
-        images = brush.images(chart, "dse report")
-    pixels = pil.open(io.BytesIO(images["png"]))
-    assert pixels.width == 2000
-    assert pixels.convert("L").getextrema()[0] < 60
-    assert images["pdf"].startswith(b"%PDF-")
-    assert images["svg"].startswith(b"<svg")
 
 
 def test_text_that_a_spreadsheet_would_run_is_quoted():
@@ -333,7 +302,7 @@ def test_a_case_that_cannot_be_told_is_named():
 def test_presets(tmp_path, monkeypatch):
     monkeypatch.setattr(report, "REPORT", {})
     monkeypatch.setattr(page, "REPORT", {})
-    monkeypatch.setattr(report_static.Painter, "images", lambda *_: {})
+    monkeypatch.setattr(image, "images", lambda *_: {})
     monkeypatch.setattr(systems, "TODAY_DEVICES", ("h200",))
     monkeypatch.setattr(systems, "TODAY_MODELS", ("qwen3-32b",))
     seen = []

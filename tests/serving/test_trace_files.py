@@ -202,7 +202,7 @@ def test_a_file_of_many_blocks(write, monkeypatch, compile_bytes):
         def __exit__(self, *error):
             seen.append("closed")
 
-    moments = traffic_file.moments(path, Bar)
+    moments = traffic_file.summary(path, Bar).lengths.moments
     assert seen == [("trace", True), "closed"]
     assert moments.mean_input_tokens == inputs.sum() / 1000
     path = write(AZURE + rows + "2023-11-30 01:02:03,5,x\n")

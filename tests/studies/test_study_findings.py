@@ -9,8 +9,7 @@ import pytest
 
 from dse.core.errors import InputError
 from dse.figures.plot import load as plot_load
-from dse.validate import ranking, studied
-from studies import experiments, findings, observations
+from studies import experiments, findings, observations, ranking, studied
 from studies import table as study_table
 from studies.charts import study as plot_study
 

@@ -159,7 +159,7 @@ def naive_points(axes):
 
 
 def decoded_points(found, first, last):
-    digits = sweep_digits.decode(found, first, last)
+    digits = sweep_digits.decode_places(found, np.arange(first, last))
     for i in range(last - first):
         yield {a.name: a.values[digits[a.name][i]] for a in found.axes if digits[a.name][i] >= 0}
 

@@ -4,6 +4,7 @@ import json
 import re
 import sys
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -22,7 +23,6 @@ from dse.specs import catalog
 from dse.specs.stack import GemmFit
 from dse.validate import accuracy as validate_accuracy
 from dse.validate import claims
-from dse.validate import figures as validate_figures
 from dse.validate import silicon as validate_silicon
 from dse.validate import verdicts as validate
 from dse.validate.claims import core, published
@@ -62,24 +62,9 @@ def run(*words):
 
 
 def test_no_verdict_changed_since_the_release():
-    """A row that changes colour fails here: judge it, then write it into dse/data/verdicts.csv."""
-    assert validate.changed(claim_rows()) == []
-    assert list(validate.released()) == [row.id for row in claim_rows()]
-
-
-def test_changed_names_rows_that_differ_come_and_go(monkeypatch):
-    released = {row.id: row.verdict for row in claim_rows()}
-    first, second = claim_rows()[0].id, claim_rows()[1].id
-    released |= {first: "missed", "gone": "within"}
-    del released[second]
-    monkeypatch.setattr(validate, "released", lambda: released)
-    assert sorted(validate.changed(claim_rows())) == sorted(
-        [
-            f"{first}: was missed, is {claim_rows()[0].verdict}",
-            "gone: was within, is absent",
-            f"{second}: was absent, is {claim_rows()[1].verdict}",
-        ]
-    )
+    """A row that changes colour fails here: judge it, then write it into tests/data/verdicts.csv."""
+    released = pd.read_csv(Path(__file__).parents[1] / "data" / "verdicts.csv")
+    assert released.to_dict("records") == [{"id": row.id, "verdict": row.verdict} for row in claim_rows()]
 
 
 def claim(**fields):
@@ -287,51 +272,10 @@ def test_page_needs_no_network_and_has_every_claim(tmp_path):
         "silicon.csv",
         "accuracy.csv",
         "eviction.csv",
-        "nqkv_table_4.csv",
-        "nqkv_figure_8.csv",
-        "nqkv_figure_9.csv",
-        "oaken_figure_3.csv",
-        "sinkq-figure-3-batch.csv",
-        "sinkq-figure-3-length.csv",
-        "ranking.csv",
         "serving.csv",
     }
     assert f"{PACKAGE} is not installed" in own
     assert 'id="sinkq-table-7"' in own
-    assert "Where a small language model ranks alike" in own
-    assert own.count("<td>SinkQ</td><td>Table 1, accuracy</td>") == 1
-
-
-def test_sinkq_figure_3_by_hand():
-    by_batch, by_length = validate_figures.sinkq_batches(), validate_figures.sinkq_lengths()
-    fp16 = by_batch[by_batch["method"] == "FP16"].set_index("batch")
-    # 6,738,415,616 weights, 448 tokens of 32 * 2 * 4096 elements, activations of 32000 + 8192 elements, all FP16
-    request = 2 * (448 * 32 * 2 * 4096 + 32000 + 8192)
-    assert fp16["peak_memory_bytes"][16] == 2 * 6_738_415_616 + 16 * request
-    assert fp16.index[-1] == (80 * 10**9 - 2 * 6_738_415_616) // request == 283
-    assert list(fp16.index[:-1]) == [1, 2, 4, 8, 16, 32, 64, 128, 256]
-    own = by_length[by_length["method"] == "SinkQ G=32"]
-    ends = own.iloc[[3, 4]]  # far apart and of equal phase up to a group: the slope is 3 bits an element
-    slope = ends["peak_memory_bytes"].diff().iloc[1] / ends["n_tokens"].diff().iloc[1]
-    assert slope == pytest.approx(3 / 8 * 32 * 2 * 4096, rel=0.01)
-    assert by_length.groupby("method")["peak_memory_bytes"].max().between(39.9e9, 40e9).all()
-    assert "1.0" in validate_figures.small_groups_against_kivi()
-
-
-def test_sinkq_figure_3_draws_every_row():
-    by_batch, by_length = validate_figures.sinkq_batches(), validate_figures.sinkq_lengths()
-    chart = FIGURES["sinkq_figure_3"].chart(by_batch, sinkq_figure_3_length=by_length)
-    assert [panel.title for panel in chart.panels] == [
-        "(a) A800-80GB",
-        "(a) over KIVI, A800-80GB",
-        "(b) A800-80GB",
-        "(c) A100-40GB, batch 1",
-    ]
-    drawn = [sum(len(series.x) for series in panel.series) for panel in chart.panels]
-    over = by_batch.dropna(subset=["over_kivi"])
-    assert (over[over["method"] == "KIVI"]["over_kivi"] == 1).all()
-    assert drawn == [len(by_batch), len(over), len(by_batch), len(by_length)]
-    assert [series.name for series in chart.legend()] == list(validate_figures.METHODS)
 
 
 def test_page_with_scatter_plots_of_measured_kernels():

@@ -7,8 +7,7 @@ import pandas as pd
 
 from dse.core import files
 from dse.core.columns import aligned
-from dse.figures.export import web_page
-from dse.figures.export.static import check, painter
+from dse.figures.export import image, web_page
 from dse.figures.plot import answer
 from dse.figures.source import BESIDE, beside
 from dse.questions.common import refused_text, sure_text
@@ -18,20 +17,18 @@ from dse.sweep.pareto.designs import DesignFront
 INDEX = "front.html"
 
 
-def write(front: DesignFront, out: str, command: str, static: str = "auto") -> str:
+def write(front: DesignFront, out: str, command: str) -> str:
     """Write front.csv, what its figure needs beside it, and the figure into `out`; the path of the page.
 
     Raises OutputError.
     """
-    check(static)
     chart, source = answer.chart_of(front), answer.source_of(front)
     with files.publishing(out) as published:
         published.write("front.csv", files.csv_of(source.table))
         published.write("front-others.csv", files.csv_of(front.cloud))
         published.write(f"front{BESIDE}", beside(source.about))
-        with painter(static) as brush:
-            for kind, content in brush.images(chart, command).items():
-                published.write(f"front.{kind}", content)
+        for kind, content in image.images(chart, command).items():
+            published.write(f"front.{kind}", content)
         page = web_page.render("front.html", title=chart.title, chart=chart, made_by=command)
         return str(published.write(INDEX, page.encode()))
 

@@ -74,6 +74,11 @@ def export(
     return files.csv_of(table) if format == "csv" else parquet(table, made_by)
 
 
+def images(chart: Chart, made_by: str) -> dict[str, bytes]:
+    """The chart as PNG, SVG and PDF, by ending."""
+    return {name: export(chart, name, made_by) for name in SIZED}
+
+
 def preview(chart: Chart, page: Page) -> bytes:
     """The picture of `export` as a PNG for the screen. Raises LimitError for a page that is too small."""
     return to_matplotlib.image(chart, "png", page, dpi=PREVIEW_DPI)

@@ -4,8 +4,7 @@ import pandas as pd
 
 from dse.core import files
 from dse.figures import FIGURES
-from dse.figures.export import web_page
-from dse.figures.export.static import FORMATS, painter
+from dse.figures.export import image, web_page
 from dse.figures.source import Source
 from dse.measure import table
 from dse.measure.parts import PAGE, TABLE
@@ -15,7 +14,7 @@ from dse.measure.run import FinishedMeasurement
 COMMAND = "dse measure SOURCE --out DIR"
 
 
-def write(finished: FinishedMeasurement, command: str, static: str = "auto") -> str:
+def write(finished: FinishedMeasurement, command: str) -> str:
     """Write figures and page into the measurement's directory; the path of the page. Raises OutputError."""
     tables = {"summary.json": pd.DataFrame(finished.summary["rows"]), "measured": finished.table}
     about = {"synthetic": finished.file.data.synthetic}
@@ -26,15 +25,14 @@ def write(finished: FinishedMeasurement, command: str, static: str = "auto") -> 
     }
     charts = {name: chart for name, chart in drawn.items() if chart}
     with files.publishing(str(finished.folder)) as published:
-        with painter(static) as brush:
-            for name, chart in charts.items():
-                for kind, content in brush.images(chart, command).items():
-                    published.write(f"{name}.{kind}", content)
+        for name, chart in charts.items():
+            for kind, content in image.images(chart, command).items():
+                published.write(f"{name}.{kind}", content)
         page = web_page.render(
             "measurement.html",
             title=_title(finished),
             charts=charts,
-            formats=FORMATS,
+            formats=image.SIZED,
             table=TABLE,
             text=table.text(finished.summary),
             made_by=command,

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from dse.core import files
-from dse.figures.export import web_page
-from dse.figures.export.static import check, painter
+from dse.figures.export import image, web_page
 from dse.figures.plot.answer import chart_of, figure_of, source_of
 from dse.figures.source import BESIDE, beside
 from dse.questions.best_map import BestMap
@@ -20,23 +19,19 @@ from dse.questions.recommend import Recommendation
 Answer = Formats | Crossing | Need | NeedBits | Effects | BestMap | UnderLoad | Interactivity | Recommendation
 
 
-def write(
-    out: str, answer: Answer, command: str, static: str = "auto", more: Mapping[str, bytes] = MappingProxyType({})
-) -> str:
+def write(out: str, answer: Answer, command: str, more: Mapping[str, bytes] = MappingProxyType({})) -> str:
     """Write figure and table of an answer, and `more` files, into directory `out`; return the path of the page.
 
-    Raises InputError for a `static` that cannot draw, OutputError where the directory cannot be written.
+    Raises OutputError where the directory cannot be written.
     """
-    check(static)
     name, source, chart = name_of(answer), source_of(answer), chart_of(answer)
     with files.publishing(out) as published:
         published.write(f"{name}.csv", source.table.to_csv(index=False, lineterminator="\n").encode())
         published.write(f"{name}{BESIDE}", beside(source.about))
         for other, content in more.items():
             published.write(other, content)
-        with painter(static) as brush:
-            for kind, content in brush.images(chart, command).items():
-                published.write(f"{name}.{kind}", content)
+        for kind, content in image.images(chart, command).items():
+            published.write(f"{name}.{kind}", content)
         published.write("plotly.min.js", web_page.plotly_js().encode())
         page = web_page.render(
             "answer.html",

@@ -163,7 +163,7 @@ def test_the_command(folder, run, tmp_path):
     assert answer["n_again"] > 0
     assert [row["row"] for row in answer["front"]] == once.index.tolist()
     assert [row["model"] for row in answer["front"] if row["knee"]] == ["llama2-7b", "llama3-8b"]
-    status, out, _ = run("pareto", folder, *aims, "--out", tmp_path / "front", "--static", "matplotlib")
+    status, out, _ = run("pareto", folder, *aims, "--out", tmp_path / "front")
     assert status == 0
     assert out.startswith(f"front: {len(once)} of 640 designs (")
     assert "knee" in out
@@ -239,7 +239,7 @@ def test_a_front_of_nothing(tmp_path):
     assert str(found) == "front: 0 of 1 designs (0 feasible); minimize cost, maximize speed, a front for each device"
     assert report_front.text(found).startswith(f"{found}\n")
     assert report_front.to_json(found)["front"] == []
-    report_front.write(found, str(tmp_path / "out"), "dse pareto", "matplotlib")
+    report_front.write(found, str(tmp_path / "out"), "dse pareto")
     with pytest.raises(InputError, match="none given"):
         pareto_designs.objectives_of([], [])
 

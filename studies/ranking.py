@@ -9,7 +9,7 @@ import pandas as pd
 
 from dse import quantizers
 from dse.validate import accuracy
-from dse.validate.studied import SHIPPED, difference, is_sure, scores, shipped
+from studies.studied import SHIPPED, difference, is_sure, scores, shipped
 
 #: what stands in where a small model has too few channels or tokens for the paper's own setting
 STAND_INS = {"atom": "atom:group=64", "nqkv": "nqkv:block=64"}
