@@ -280,11 +280,24 @@ class Recommendation(QuestionAnswer):
         looser = {name: demand.limits[name] + step for name, step in LOOSER.items() if name in demand.limits}
         lines += [self._looser(looser)] if looser else []
         lines += [self._without_cache()] if first.results.get("hit_rate") else []
+        lines += [self._states_text()]
         if not server.is_exact:
             exact = next((d for d in self.search.ranked if d.server.is_exact), None)
             over = f"more than {_usd(search.SPEND * first.usd_per_hour)} an hour, or out of reach"
             lines.append(f"16-bit keys and values: {_at_best(exact, self.search.objective) if exact else over}.")
         return lines
+
+    def _states_text(self) -> str:
+        """What recurrent states in fewer bits save, or that nothing else holds the load; "" where neither is so."""
+        other, first, objective = self.search.unscored, self.first, self.search.objective
+        known = f"nobody published what {(other or first).server.work.state_type} states do to scores"
+        if first.server.is_unscored:
+            return f"With the model's own states nothing holds this load; {known}."
+        if other is None:
+            return ""
+        least, own = (search.OBJECTIVES[objective](fleet)[0] for fleet in (other, first))
+        taken = f"{_at_best(other, objective)}; {known}: --state-type {other.server.work.state_type} takes them"
+        return f"Smaller states: {taken}." if least < own - common.TIE * abs(own) else ""
 
     def _without_cache(self) -> str:
         """Say what the prefix cache gives."""

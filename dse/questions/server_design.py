@@ -230,10 +230,12 @@ class ServerDesign:
     """A design on so many devices, as a server of requests of its lengths under limits. Raises DseError where the model
     does not run so."""
 
-    def __init__(self, asked: str, design: Candidate, work: Workload, demand: Demand) -> None:
+    def __init__(
+        self, asked: str, design: Candidate, work: Workload, demand: Demand, settings: Mapping[str, Any] | None = None
+    ) -> None:
         self.asked, self.design, self.work, self.demand = asked, design, work, demand
         #: what is changed of the engine's settings, by field, and the server with its own
-        self.settings: dict[str, Any] = {}
+        self.settings = dict(settings or {})
         self.own = self
         self.point = Point(design.device, design.plan, work)
         #: what loads have computed of it
@@ -244,16 +246,17 @@ class ServerDesign:
 
     def under(self, limits: Mapping[str, float]) -> ServerDesign:
         """The server under other limits, with what is known of it."""
-        other = ServerDesign(self.asked, self.design, self.work, self.demand._replace(limits=dict(limits)))
+        demand = self.demand._replace(limits=dict(limits))
+        other = ServerDesign(self.asked, self.design, self.work, demand, self.settings)
         other.known = self.known
         return other
 
     def in_settings(self, changed: Mapping[str, Any]) -> ServerDesign:
         """The server in other settings of its engine than its own."""
         if (key := tuple(changed.items())) not in self.found:
-            other = ServerDesign(self.asked, self.design, replace(self.work, **changed), self.demand)
-            other.settings, other.own = dict(changed), self
-            self.found[key] = other
+            work, settings = replace(self.work, **changed), {**self.settings, **changed}
+            other = ServerDesign(self.asked, self.design, work, self.demand, settings)
+            other.own, self.found[key] = self, other
         server: ServerDesign = self.found[key]
         return server
 
@@ -284,6 +287,11 @@ class ServerDesign:
     def is_exact(self) -> bool:
         """Whether keys and values are stored in 16 bits."""
         return not any(group.layout.needs_dequantizing for group in self.design.plan.groups)
+
+    @property
+    def is_unscored(self) -> bool:
+        """Whether its recurrent states have fewer bits than the model's: nobody published scores of such."""
+        return "state_type" in self.settings
 
     @property
     def name(self) -> tuple[str, ...]:
