@@ -389,6 +389,12 @@ class TraceLoad(CachedLoad, RequestsAtRate):
         kept: float = server.known.get("kept", self.known.get("kept", 1.0)) if limits else 1.0
         return kept * super().holds_within(server, limits, is_sure)
 
+    def settled(self, search: Any, progress: Progress | None = None) -> Any:
+        """The search with what the best deployments hold settled by simulation."""
+        from dse.questions import trace_runs  # which loads the simulator
+
+        return trace_runs.settled(search, progress)
+
     def keeps_prefixes(self, server: ServerDesign) -> bool:
         """Whether a server finds anything of prompts."""
         return self.requests is not None and self.cache.server(server, self._load(1)).keeps_prefixes

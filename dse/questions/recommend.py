@@ -5,9 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from textwrap import wrap
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from dse.core.columns import Column, aligned, cells
 from dse.core.errors import InputError
@@ -20,12 +18,13 @@ from dse.questions.common import QuestionAnswer, Result, limits_text, sure_text
 from dse.questions.grid import Grid
 from dse.questions.limits import LIMITS
 from dse.questions.measured_fronts import MeasuredFront, measured_front
-from dse.questions.prompt_loads import CachedLoad
 from dse.questions.search import Budget, Fleet, Search
 from dse.questions.server_design import ROUNDING, Demand, ServerDesign
-from dse.questions.trace_runs import settled
 from dse.questions.two_runs import RERUN_90, TwoRuns, two_runs
 from dse.specs.prices import Price
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: heads of the first card, by objective
 FIRST = {"cost": "cheapest", "devices": "fewest devices", "throughput": "most throughput", "energy": "least energy"}
@@ -101,8 +100,10 @@ class Recommendation(QuestionAnswer):
         return measured_front(self.first.results, self.search.demand.limits.get("tpot_s"))
 
     @cached_property
-    def table(self) -> pd.DataFrame:
+    def table(self) -> "pd.DataFrame":
         """A row for each deployment that was compared, the best first, in SI base units."""
+        import pandas as pd
+
         return pd.DataFrame([_row(deployment) for deployment in self.search.ranked[:MOST_ROWS]])
 
     @cached_property
@@ -302,7 +303,6 @@ class Recommendation(QuestionAnswer):
     def _without_cache(self) -> str:
         """Say what the prefix cache gives."""
         first, load = self.first, self.search.demand.load
-        assert isinstance(load, CachedLoad)
         holds = load.without_cache(first.server)
         n = math.ceil(first.load / holds * (1 - ROUNDING)) if holds else 0
         found = f"{first.results['hit_rate']:.0%} of the prompt tokens"
@@ -624,7 +624,7 @@ def recommend(
 
     Raises InputError where nothing does, with what comes closest.
     """
-    found = settled(Search.of(grid, demand, prices, objective, budget, progress), progress)
+    found: Search = demand.load.settled(Search.of(grid, demand, prices, objective, budget, progress), progress)
     model = grid.servers[0].design.plan.model
     if not found.ranked:
         raise InputError(_nothing(found))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
+from dse.core.progress import Progress
 from dse.model import engine, uncertainty
 from dse.model.point import Point
 from dse.questions import layouts
@@ -69,6 +70,14 @@ class ServedLoad(ABC):
     def notes(self) -> list[str]:
         """Sentences for the small print."""
         return []
+
+    def settled(self, search: Any, progress: Progress | None = None) -> Any:
+        """A search of the load with what simulated runs settle of it: as it is."""
+        return search
+
+    def without_cache(self, server: ServerDesign) -> float:
+        """The load that a server would hold with its prefix cache off: as with it."""
+        return server.holds
 
     @abstractmethod
     def most(self, server: ServerDesign, limits: Mapping[str, float]) -> float:
@@ -312,7 +321,8 @@ class ServerDesign:
     def traffic(self) -> TrafficServer:
         """The server of requests that come at random."""
         lengths = FixedLengths(self.work.input_tokens, self.work.output_tokens)
-        made = self.kept("traffic", lambda: TrafficServer.of(self.design.device, self.design.plan, self.work, lengths))
+        work = self.point.asked
+        made = self.kept("traffic", lambda: TrafficServer.of(self.design.device, self.design.plan, work, lengths))
         return replace(made)  # that only passes are kept for other searches
 
     @cached_property
