@@ -16,7 +16,7 @@ from dse.specs import collectives, deployment, server_flags
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.measurements import CLOSED, Bits
 from dse.specs.weights import FORMATS
-from dse.specs.workload import MOST_DEVICES, SEARCHED_ENGINES, USUAL_DROP, Workload
+from dse.specs.workload import MOST_DEVICES, SEARCHED_ENGINES, USUAL_DROP, StateType, Workload
 
 #: the engine of weights that are a file
 OF_FILES = "llama.cpp"
@@ -144,7 +144,7 @@ def grid_of(
     )
 
 
-def state_types(model: ModelSpec, work: Workload) -> tuple[str, ...]:
+def state_types(model: ModelSpec, work: Workload) -> tuple[StateType, ...]:
     """Types of recurrent states of fewer bytes than the model's that its engine stores, where none is said."""
     engine = server_flags.engines().get((work.stack or DEFAULT_STACK).partition("@")[0])
     codes = {layer.state_code for layer in model.layers if layer.state_code}

@@ -287,6 +287,7 @@ class TraceLoad(CachedLoad, RequestsAtRate):
     #: of this trace: the requests of a group, their hits by tokens of a page, and what runs said
     known: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
+    is_run = True
     how = "requests that begin alike go to the same server (a router by prefix)"
 
     @property
@@ -388,12 +389,6 @@ class TraceLoad(CachedLoad, RequestsAtRate):
         """As much less than the closed form says as runs of it or of the first server said."""
         kept: float = server.known.get("kept", self.known.get("kept", 1.0)) if limits else 1.0
         return kept * super().holds_within(server, limits, is_sure)
-
-    def settled(self, search: Any, progress: Progress | None = None) -> Any:
-        """The search with what the best deployments hold settled by simulation."""
-        from dse.questions import trace_runs  # which loads the simulator
-
-        return trace_runs.settled(search, progress)
 
     def keeps_prefixes(self, server: ServerDesign) -> bool:
         """Whether a server finds anything of prompts."""

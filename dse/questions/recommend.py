@@ -289,7 +289,7 @@ class Recommendation(QuestionAnswer):
         return lines
 
     def _states_text(self) -> str:
-        """What recurrent states in fewer bits save, or that nothing else holds the load; "" where neither is so."""
+        """Say what recurrent states in fewer bits save, or that nothing else holds the load; "" where neither is so."""
         other, first, objective = self.search.unscored, self.first, self.search.objective
         known = f"nobody published what {(other or first).server.work.state_type} states do to scores"
         if first.server.is_unscored:
@@ -355,7 +355,6 @@ class Recommendation(QuestionAnswer):
 
     def small_print(self) -> list[str]:
         """Sentences on what was searched, and on what it rests."""
-        """The grid, and what prices and chances are, and what it rests on."""
         rows = [deployment.results for deployment in self.cards.values()]
         limit = "A limit holds at the upper end of the 80 % interval of a time" if self.search.demand.limits else ""
         spent = f"the fastest and the roomiest cost at most {_usd(self.search.spent_usd)} an hour"
@@ -624,7 +623,11 @@ def recommend(
 
     Raises InputError where nothing does, with what comes closest.
     """
-    found: Search = demand.load.settled(Search.of(grid, demand, prices, objective, budget, progress), progress)
+    found = Search.of(grid, demand, prices, objective, budget, progress)
+    if demand.load.is_run:
+        from dse.questions.trace_runs import settled  # which loads the simulator
+
+        found = settled(found, progress)
     model = grid.servers[0].design.plan.model
     if not found.ranked:
         raise InputError(_nothing(found))

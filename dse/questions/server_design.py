@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from dse.core.progress import Progress
 from dse.model import engine, uncertainty
 from dse.model.point import Point
 from dse.questions import layouts
@@ -36,6 +35,8 @@ class ServedLoad(ABC):
     is_whole: ClassVar[bool] = True
     #: result that says tokens a second, of a load in whole numbers
     tokens: ClassVar[str] = uncertainty.RATE
+    #: whether what the best servers hold is settled by simulated runs
+    is_run: ClassVar[bool] = False
     #: what binds where no limit does, and how it comes, in words
     bound: ClassVar[str]
     how: ClassVar[str] = ""
@@ -70,10 +71,6 @@ class ServedLoad(ABC):
     def notes(self) -> list[str]:
         """Sentences for the small print."""
         return []
-
-    def settled(self, search: Any, progress: Progress | None = None) -> Any:
-        """A search of the load with what simulated runs settle of it: as it is."""
-        return search
 
     def without_cache(self, server: ServerDesign) -> float:
         """The load that a server would hold with its prefix cache off: as with it."""

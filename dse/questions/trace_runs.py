@@ -31,7 +31,8 @@ def settled(search: Search, progress: Progress | None = None) -> Search:
 
     What no run has settled holds as much less than the closed form says as the first server that was run.
     """
-    load: TraceLoad = search.demand.load
+    load = search.demand.load
+    assert isinstance(load, TraceLoad)
     for _ in each(range(MOST_STEPS), progress, "simulated servers"):
         fleet = next((one for one in _cards(search) if one.each not in load.runs(one.server)), None)
         if fleet is None or not _is_simulated(load, _computed(load, fleet.server)):
