@@ -302,8 +302,8 @@ class Recommendation(QuestionAnswer):
 
     def _without_cache(self) -> str:
         """Say what the prefix cache gives."""
-        first, load = self.first, self.search.demand.load
-        holds = load.without_cache(first.server)
+        load: Any = self.search.demand.load  # with a prefix cache
+        first, holds = self.first, load.without_cache(self.first.server)
         n = math.ceil(first.load / holds * (1 - ROUNDING)) if holds else 0
         found = f"{first.results['hit_rate']:.0%} of the prompt tokens"
         but = f"{_three(holds)}, not {_three(first.server.holds)}: {n:,} server{'s' * (n > 1)}" if n else "nothing"
@@ -393,7 +393,8 @@ def told(deployment: Fleet) -> Result:
     return {
         **_row(deployment),
         "usd_per_million_tokens": deployment.usd_per_million_tokens,
-        **{name: row[name] for name in ("tpot_s", "ttft_s", "joules_per_token", "bound", *quality.NAMES[2:])},
+        **{name: row[name] for name in ("tpot_s", "ttft_s", "joules_per_token", "bound")},
+        **{name: None if server.is_unscored else row[name] for name in quality.NAMES[2:]},
         **{f"{name}_{end}": value for name in LIMITS for end, value in _ends(row, name)},
         "first_limit": first_limit(deployment),
         "sure": deployment.keeps,

@@ -72,10 +72,6 @@ class ServedLoad(ABC):
         """Sentences for the small print."""
         return []
 
-    def without_cache(self, server: ServerDesign) -> float:
-        """The load that a server would hold with its prefix cache off: as with it."""
-        return server.holds
-
     @abstractmethod
     def most(self, server: ServerDesign, limits: Mapping[str, float]) -> float:
         """The load that a server holds within limits: no more than this, and sooner computed."""

@@ -8,9 +8,12 @@ import pytest
 
 import dse
 from dse.core.errors import InputError
+from dse.model import kv_layout
 from dse.model.point import Point
-from dse.questions import common, grid, settings
+from dse.questions import grid, settings
+from dse.questions.common import Candidate
 from dse.specs import catalog, server_flags
+from dse.specs.measurements import CLOSED
 from dse.specs.workload import SETTINGS, Workload
 from tests.cases import each, quick_first
 
@@ -63,7 +66,8 @@ def test_a_design_in_settings_is_that_which_was_never_laid_out_otherwise(stack):
     changed = {"max_num_seqs": 64, "prompt_budget_tokens": 4096, "gpu_memory_utilization": 0.8}
     own = Workload(stack=stack, tp=2, **LENGTHS)
     work = replace(own, **changed)
-    known, fresh = (common.design("h100", "qwen3-32b", "fp8") for _ in range(2))
+    device, model, fp8 = catalog.device("h100"), catalog.model("qwen3-32b"), CLOSED.required("fp8")
+    known, fresh = (Candidate(device, kv_layout.build(model, fp8, fp8)) for _ in range(2))
     assert Point(known.device, known.plan, own).lowered.design.memory != known.lowered(work).memory
     assert known.evaluate(work) == fresh.evaluate(work)
     assert known.lowered(work) == fresh.lowered(work)
@@ -117,6 +121,7 @@ def test_smaller_states_are_told_and_taken_where_nothing_else_holds_the_load():
     budget = f"{other.usd_per_hour}/h"
     alone = dse.recommend(**STATES, budget=budget)
     assert alone.best["settings"]["state_type"] == "bfloat16"
+    assert alone.best["score_drop_frac"] is None
     assert "nobody published what bfloat16 states do to scores" in " ".join(alone.text().split())
     read = server_flags.read(alone.command)
     assert (read.values["state_type"], read.left_out) == ("bfloat16", [])
