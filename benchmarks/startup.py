@@ -2,7 +2,7 @@
 
     python benchmarks/startup.py
 
-Goals on 2 cores: `dse --help` and one `dse point` within 0.3 s.
+Goals on 2 cores: `dse --help` and one `dse point` within 0.3 s, `dse recommend` of three devices within 3 s.
 """
 
 import statistics
@@ -27,6 +27,10 @@ COMMANDS = {
         "sinkq:group=32",
         "--output",
         "32768",
+    ],
+    "dse recommend": [
+        *("-m", "dse", "recommend", "--model", "qwen3-32b", "--devices", "h100,b200,l40s", "--rate", "20"),
+        *("--input", "4k", "--output", "500", "--ttft", "1s", "--tpot", "30ms"),
     ],
 }
 

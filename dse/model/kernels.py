@@ -253,8 +253,10 @@ def sparse_code(plan: KvPlan, paths: Mapping[str, str], shape: int) -> str:
     layer = plan.layers[shape][0]
     beside = {spec.sparse_kind for spec, _ in plan.layers} if layer.joined and layer.key_dim else set()
     kind = max(beside, default=layer.sparse_kind)  # "hca" before "csa", which reads more beside
+    if not kind:
+        return ""
     codes = {kv_code(g) if paths[g.place] == "fused" else "fp16" for g in plan.groups if g.shape_index == shape}
-    return kind and kind + ("_fp8" if codes == {"fp8"} else "")
+    return kind + ("_fp8" if codes == {"fp8"} else "")
 
 
 def sparse_place(plan: KvPlan, paths: Mapping[str, str], stack: StackSpec | None, shape: int) -> SparseCode | None:

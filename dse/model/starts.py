@@ -216,7 +216,8 @@ def _layout_refusals(model: ModelSpec, plan: KvPlan, work: Workload, stack: str)
     engine = engines.ENGINES.get(name, name)
     keys, values = ({_type_of(g) for g in plan.groups if g.which == side} for side in ("key", "value"))
     if keys and values and keys != values:
-        lines["keys and values"] = f"{engine} keeps both in one type"
+        apart = "computes attention of unlike types on the CPU, but for builds with GGML_CUDA_FA_ALL_QUANTS"
+        lines["keys and values"] = f"{engine} {apart if name == 'llama.cpp' else 'keeps both in one type'}"
     if len((keys | values) - {PLAIN}) > 1:
         lines["layers"] = f"{engine} has one KV type beside 16 bits"
     if name == "vllm" and work.ep not in (1, work.tp):

@@ -139,5 +139,5 @@ def _of_flags(
     flags = ", ".join(server_flags.flag_of(engine, name) for name in dropped)
     single = [tried(f"without {flags}", **dropped)] if dropped else []
     for name in (name for name in others if name not in dropped):
-        single.append(tried(f"{server_flags.flag_of(engine, name)} {others[name]:g}", **{name: others[name]}))
+        single.append(tried(f"{server_flags.flag_of(engine, name)} {others[name]}", **{name: others[name]}))
     return single

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar
+from functools import lru_cache
+from typing import Any, Literal, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -11,7 +12,7 @@ from dse.core.answer import Answer
 from dse.core.errors import InputError, did_you_mean, show
 from dse.model import engine, kv_layout, lower, stacks, uncertainty
 from dse.model.compare import Case
-from dse.model.kv_layout import KvPlan
+from dse.model.kv_layout import KvPlan, Same
 from dse.model.point import Point
 from dse.model.records import Design
 from dse.model.results import RESULT_UNITS, assumed_behind, rests_on, shown_unit, title
@@ -99,7 +100,15 @@ def design(
     """
     device = catalog.device(device) if isinstance(device, str) else device
     model = catalog.model(model) if isinstance(model, str) else model
-    return Candidate(device, kv_layout.build(model, bits.required(key), bits.required(value or key)))
+    return _design(Same(device), Same(model), key, value or key, Same(bits))
+
+
+@lru_cache(maxsize=256)
+def _design(device: Same, model: Same, key: str, value: str, bits: Same) -> Candidate:
+    """A design, kept with its plan, which keeps what is computed of it."""
+    of = cast(Bits, bits.value)
+    plan = kv_layout.build(cast(ModelSpec, model.value), of.required(key), of.required(value))
+    return Candidate(cast(HardwareSpec, device.value), plan)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from dse import quantizers
 from dse.core.errors import InputError
-from dse.model import starts
+from dse.model import stacks, starts
 from dse.questions import common
 from dse.questions.common import Candidate
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
@@ -32,7 +32,7 @@ class EngineFormat:
 
 def each(device: HardwareSpec, model: ModelSpec, work: Workload, bits: Bits = CLOSED) -> list[EngineFormat]:
     """Every family of fewer bits than 16."""
-    stack = str(common.design(device, model, PLAIN).speed(work)["stack"] or "")
+    stack = stacks.stack_text(stacks.stack_of(device, work.of_model(model))[0], work) or ""
     formats = []
     for family in quantizers.FAMILIES:
         try:

@@ -8,14 +8,15 @@ from typing import cast
 from dse.core.errors import DseError, InputError, LimitError
 from dse.model import quality
 from dse.model.kv_layout import Same
+from dse.model.stacks import DEFAULT_STACK
 from dse.questions import common, engine_formats, layouts
 from dse.questions.common import Candidate
 from dse.questions.server_design import Demand, ServerDesign
-from dse.specs import collectives
+from dse.specs import collectives, deployment, server_flags
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.measurements import CLOSED, Bits
 from dse.specs.weights import FORMATS
-from dse.specs.workload import MOST_DEVICES, SEARCHED_ENGINES, USUAL_DROP, Workload
+from dse.specs.workload import MOST_DEVICES, SEARCHED_ENGINES, USUAL_DROP, StateType, Workload
 
 #: the engine of weights that are a file
 OF_FILES = "llama.cpp"
@@ -57,6 +58,8 @@ class Grid:
     engines: tuple[str, ...]
     formats: tuple[str, ...]
     splits: tuple[str, ...]
+    #: types of recurrent states, the model's own first
+    states: tuple[str, ...] = ("auto",)
     #: formats that lose too much
     left_out: tuple[str, ...] = ()
 
@@ -64,6 +67,7 @@ class Grid:
     def text(self) -> str:
         """The grid in words."""
         axes = {"device": self.devices, "engine": self.engines, "KV format": self.formats, "layout": self.splits}
+        axes |= {"state type": self.states} if len(self.states) > 1 else {}
         sizes = ", ".join(f"{len(names)} {name}{'s' if len(names) > 1 else ''}" for name, names in axes.items())
         return f"{len(self.servers):,} servers ({sizes}), each in any number"
 
@@ -83,7 +87,7 @@ def grid_of(
     counts: Mapping[str, int],
 ) -> Grid:
     """Every device, engine, format that it runs and layout. Raises InputError and LimitError."""
-    engines, splits, left_out = dict[str, None](), dict[str, None](), dict[str, None]()
+    engines, splits, states, left_out = (dict[str, None]() for _ in range(4))
     asked: list[tuple[str, Candidate, Workload]] = []
     for name, device in devices.items():
         n_most, _ = collectives.most_devices(device, min(choices.most, counts.get(name, choices.most)))
@@ -99,6 +103,12 @@ def grid_of(
                 for way in layouts.layouts(model, of_stack, tp, pp)
             ]
             ways = [demand.load.served(of_stack)] if work.n_devices > 1 else ways  # a layout that is given
+            smaller = state_types(model, of_stack) if demand.amount else ()
+            if choices.max_drop_frac is not None:
+                left_out |= {f"{name} states": None for name in smaller}
+                smaller = ()
+            states |= dict.fromkeys(("auto", *smaller))
+            ways += [replace(way, state_type=name) for name in smaller for way in ways]
             if len(asked) + len(kept) * len(ways) > MAX_SERVERS:
                 raise LimitError(
                     f"the search has more than {MAX_SERVERS:,} servers ({len(devices):,} devices, {len(kept):,} KV "
@@ -115,7 +125,8 @@ def grid_of(
     servers, wrong = [], None
     for name, design, way in asked:
         try:
-            servers.append(ServerDesign(name, design, way, demand))
+            settings = {"state_type": way.state_type} if way.state_type != work.state_type else {}
+            servers.append(ServerDesign(name, design, way, demand, settings))
         except DseError as error:
             wrong = wrong or error
     if not servers:
@@ -128,8 +139,20 @@ def grid_of(
         engines=tuple(engines),
         formats=tuple(formats),
         splits=tuple(splits),
+        states=tuple(states),
         left_out=tuple(left_out),
     )
+
+
+def state_types(model: ModelSpec, work: Workload) -> tuple[StateType, ...]:
+    """Types of recurrent states of fewer bytes than the model's that its engine stores, where none is said."""
+    engine = server_flags.engines().get((work.stack or DEFAULT_STACK).partition("@")[0])
+    codes = {layer.state_code for layer in model.layers if layer.state_code}
+    if engine is None or not codes or work.state_type != "auto":
+        return ()
+    known = set.intersection(*(set(engine.tried_states.get(code, ())) for code in codes))
+    in_type = {name: deployment.with_states(model, replace(work, state_type=name)) for name in sorted(known)}
+    return tuple(name for name, changed in in_type.items() if changed.state_bytes < model.state_bytes)
 
 
 @lru_cache(maxsize=64)

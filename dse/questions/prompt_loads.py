@@ -287,6 +287,7 @@ class TraceLoad(CachedLoad, RequestsAtRate):
     #: of this trace: the requests of a group, their hits by tokens of a page, and what runs said
     known: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
+    is_run = True
     how = "requests that begin alike go to the same server (a router by prefix)"
 
     @property

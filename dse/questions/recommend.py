@@ -5,9 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from textwrap import wrap
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from dse.core.columns import Column, aligned, cells
 from dse.core.errors import InputError
@@ -20,12 +18,13 @@ from dse.questions.common import QuestionAnswer, Result, limits_text, sure_text
 from dse.questions.grid import Grid
 from dse.questions.limits import LIMITS
 from dse.questions.measured_fronts import MeasuredFront, measured_front
-from dse.questions.prompt_loads import CachedLoad
 from dse.questions.search import Budget, Fleet, Search
 from dse.questions.server_design import ROUNDING, Demand, ServerDesign
-from dse.questions.trace_runs import settled
 from dse.questions.two_runs import RERUN_90, TwoRuns, two_runs
 from dse.specs.prices import Price
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: heads of the first card, by objective
 FIRST = {"cost": "cheapest", "devices": "fewest devices", "throughput": "most throughput", "energy": "least energy"}
@@ -101,8 +100,10 @@ class Recommendation(QuestionAnswer):
         return measured_front(self.first.results, self.search.demand.limits.get("tpot_s"))
 
     @cached_property
-    def table(self) -> pd.DataFrame:
+    def table(self) -> "pd.DataFrame":
         """A row for each deployment that was compared, the best first, in SI base units."""
+        import pandas as pd
+
         return pd.DataFrame([_row(deployment) for deployment in self.search.ranked[:MOST_ROWS]])
 
     @cached_property
@@ -280,17 +281,29 @@ class Recommendation(QuestionAnswer):
         looser = {name: demand.limits[name] + step for name, step in LOOSER.items() if name in demand.limits}
         lines += [self._looser(looser)] if looser else []
         lines += [self._without_cache()] if first.results.get("hit_rate") else []
+        lines += [self._states_text()]
         if not server.is_exact:
             exact = next((d for d in self.search.ranked if d.server.is_exact), None)
             over = f"more than {_usd(search.SPEND * first.usd_per_hour)} an hour, or out of reach"
             lines.append(f"16-bit keys and values: {_at_best(exact, self.search.objective) if exact else over}.")
         return lines
 
+    def _states_text(self) -> str:
+        """Say what recurrent states in fewer bits save, or that nothing else holds the load; "" where neither is so."""
+        other, first, objective = self.search.unscored, self.first, self.search.objective
+        known = f"nobody published what {(other or first).server.work.state_type} states do to scores"
+        if first.server.is_unscored:
+            return f"With the model's own states nothing holds this load; {known}."
+        if other is None:
+            return ""
+        least, own = (search.OBJECTIVES[objective](fleet)[0] for fleet in (other, first))
+        taken = f"{_at_best(other, objective)}; {known}: --state-type {other.server.work.state_type} takes them"
+        return f"Smaller states: {taken}." if least < own - common.TIE * abs(own) else ""
+
     def _without_cache(self) -> str:
         """Say what the prefix cache gives."""
-        first, load = self.first, self.search.demand.load
-        assert isinstance(load, CachedLoad)
-        holds = load.without_cache(first.server)
+        load: Any = self.search.demand.load  # with a prefix cache
+        first, holds = self.first, load.without_cache(self.first.server)
         n = math.ceil(first.load / holds * (1 - ROUNDING)) if holds else 0
         found = f"{first.results['hit_rate']:.0%} of the prompt tokens"
         but = f"{_three(holds)}, not {_three(first.server.holds)}: {n:,} server{'s' * (n > 1)}" if n else "nothing"
@@ -342,7 +355,6 @@ class Recommendation(QuestionAnswer):
 
     def small_print(self) -> list[str]:
         """Sentences on what was searched, and on what it rests."""
-        """The grid, and what prices and chances are, and what it rests on."""
         rows = [deployment.results for deployment in self.cards.values()]
         limit = "A limit holds at the upper end of the 80 % interval of a time" if self.search.demand.limits else ""
         spent = f"the fastest and the roomiest cost at most {_usd(self.search.spent_usd)} an hour"
@@ -381,7 +393,8 @@ def told(deployment: Fleet) -> Result:
     return {
         **_row(deployment),
         "usd_per_million_tokens": deployment.usd_per_million_tokens,
-        **{name: row[name] for name in ("tpot_s", "ttft_s", "joules_per_token", "bound", *quality.NAMES[2:])},
+        **{name: row[name] for name in ("tpot_s", "ttft_s", "joules_per_token", "bound")},
+        **{name: None if server.is_unscored else row[name] for name in quality.NAMES[2:]},
         **{f"{name}_{end}": value for name in LIMITS for end, value in _ends(row, name)},
         "first_limit": first_limit(deployment),
         "sure": deployment.keeps,
@@ -611,7 +624,11 @@ def recommend(
 
     Raises InputError where nothing does, with what comes closest.
     """
-    found = settled(Search.of(grid, demand, prices, objective, budget, progress), progress)
+    found = Search.of(grid, demand, prices, objective, budget, progress)
+    if demand.load.is_run:
+        from dse.questions.trace_runs import settled  # which loads the simulator
+
+        found = settled(found, progress)
     model = grid.servers[0].design.plan.model
     if not found.ranked:
         raise InputError(_nothing(found))

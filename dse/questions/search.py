@@ -23,9 +23,8 @@ from dse.specs.prices import Price
 
 #: what the fastest and the roomiest deployment may cost where no budget is given, over the best by the objective
 SPEND = 2.0
-#: what the search leaves as the engine has it, and the settings of which others are tried where these may save servers
-AS_THE_ENGINE = "type of states, host memory"
-UNTRIED = "tokens of a step, requests at once, share of the memory"
+#: settings of which others than the engine's are tried where these may save servers
+SETTINGS = "tokens of a step, requests at once, share of the memory"
 #: objectives that count servers
 COUNTED = ("cost", "devices")
 #: loads at which a deployment grows that are looked at for another answer
@@ -157,6 +156,9 @@ class Search:
     objective: str
     budget: Budget
     found: tuple[Fleet, ...] = field(repr=False)
+    #: the best with states in fewer bits than the model's, of which nobody published scores: `found` has such where no
+    #: other holds the load
+    unscored: Fleet | None = field(default=None, repr=False)
 
     @classmethod
     def of(
@@ -185,8 +187,12 @@ class Search:
             fleet = search.fleet(server, demand, SPEND * best_usd if prunes else math.inf)
             if fleet and fleet.server.starts:
                 found.append(fleet)
-                best_usd = min(best_usd, fleet.usd_per_hour)
+                best_usd = best_usd if server.is_unscored else min(best_usd, fleet.usd_per_hour)
         found.sort(key=OBJECTIVES[objective])
+        scored = tuple(fleet for fleet in found if not fleet.server.is_unscored)
+        if search.allowed(scored):
+            others = (fleet for fleet in found if fleet.server.is_unscored)
+            return replace(search, found=scored, unscored=next(iter(search.allowed(others)), None))
         return replace(search, found=tuple(found))
 
     @property
@@ -200,11 +206,11 @@ class Search:
     def text(self) -> str:
         """The grid and the settings, in words."""
         if not self.in_settings:
-            return f"{self.grid.text}; as the engine has them: {UNTRIED}, {AS_THE_ENGINE}"
+            return f"{self.grid.text}; as the engine has them: {SETTINGS}"
         n = [settings.n_settings(server) for server in self.grid.servers]
         return (
-            f"{self.grid.text}, with its engine's settings and up to {max(n) - 1:,} others ({UNTRIED}), "
-            f"{sum(n):,} in all; as the engine has them: {AS_THE_ENGINE}"
+            f"{self.grid.text}, with its engine's settings and up to {max(n) - 1:,} others ({SETTINGS}), "
+            f"{sum(n):,} in all"
         )
 
     def most(self, server: ServerDesign) -> float:

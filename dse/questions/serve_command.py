@@ -7,6 +7,7 @@ the longest context (else the model's, which a pool may not hold) and what relea
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 from dse.core.specfile import load_json
@@ -250,12 +251,15 @@ def _kv_word(flag: str, spec: QuantizerSpec, model: ModelSpec, stack: str) -> st
     if spec.family.name not in FAMILIES or not is_usual:
         return None
     names = [bare.name] if bare.name in FAMILIES else []
-    names += [
-        entry.name
-        for entry in engine_names.offered(FAMILIES)
-        if entry.engine == engines.ENGINES[stack] and parse(entry.text).name == bare.name
-    ]
+    names += [name for name, ours in _offered(engines.ENGINES[stack]) if ours == bare.name]
     return next((name for name in names if name in words), "auto" if spec.family.exact and "auto" in words else None)
+
+
+@cache
+def _offered(engine: str) -> tuple[tuple[str, str], ...]:
+    """Names of an engine for KV quantizers, and those of the quantizers."""
+    offered = engine_names.offered(FAMILIES)
+    return tuple((entry.name, parse(entry.text).name) for entry in offered if entry.engine == engine)
 
 
 def _lengths(line: _Line, point: Point, stack: str) -> None:

@@ -35,6 +35,8 @@ class ServedLoad(ABC):
     is_whole: ClassVar[bool] = True
     #: result that says tokens a second, of a load in whole numbers
     tokens: ClassVar[str] = uncertainty.RATE
+    #: whether what the best servers hold is settled by simulated runs
+    is_run: ClassVar[bool] = False
     #: what binds where no limit does, and how it comes, in words
     bound: ClassVar[str]
     how: ClassVar[str] = ""
@@ -230,10 +232,12 @@ class ServerDesign:
     """A design on so many devices, as a server of requests of its lengths under limits. Raises DseError where the model
     does not run so."""
 
-    def __init__(self, asked: str, design: Candidate, work: Workload, demand: Demand) -> None:
+    def __init__(
+        self, asked: str, design: Candidate, work: Workload, demand: Demand, settings: Mapping[str, Any] | None = None
+    ) -> None:
         self.asked, self.design, self.work, self.demand = asked, design, work, demand
         #: what is changed of the engine's settings, by field, and the server with its own
-        self.settings: dict[str, Any] = {}
+        self.settings = dict(settings or {})
         self.own = self
         self.point = Point(design.device, design.plan, work)
         #: what loads have computed of it
@@ -244,16 +248,17 @@ class ServerDesign:
 
     def under(self, limits: Mapping[str, float]) -> ServerDesign:
         """The server under other limits, with what is known of it."""
-        other = ServerDesign(self.asked, self.design, self.work, self.demand._replace(limits=dict(limits)))
+        demand = self.demand._replace(limits=dict(limits))
+        other = ServerDesign(self.asked, self.design, self.work, demand, self.settings)
         other.known = self.known
         return other
 
     def in_settings(self, changed: Mapping[str, Any]) -> ServerDesign:
         """The server in other settings of its engine than its own."""
         if (key := tuple(changed.items())) not in self.found:
-            other = ServerDesign(self.asked, self.design, replace(self.work, **changed), self.demand)
-            other.settings, other.own = dict(changed), self
-            self.found[key] = other
+            work, settings = replace(self.work, **changed), {**self.settings, **changed}
+            other = ServerDesign(self.asked, self.design, work, self.demand, settings)
+            other.own, self.found[key] = self, other
         server: ServerDesign = self.found[key]
         return server
 
@@ -286,6 +291,11 @@ class ServerDesign:
         return not any(group.layout.needs_dequantizing for group in self.design.plan.groups)
 
     @property
+    def is_unscored(self) -> bool:
+        """Whether its recurrent states have fewer bits than the model's: nobody published scores of such."""
+        return "state_type" in self.settings
+
+    @property
     def name(self) -> tuple[str, ...]:
         """Device, engine, format and layout: what tells servers apart."""
         split = layouts.words(vars(self.work))
@@ -304,7 +314,8 @@ class ServerDesign:
     def traffic(self) -> TrafficServer:
         """The server of requests that come at random."""
         lengths = FixedLengths(self.work.input_tokens, self.work.output_tokens)
-        made = self.kept("traffic", lambda: TrafficServer.of(self.design.device, self.design.plan, self.work, lengths))
+        work = self.point.asked
+        made = self.kept("traffic", lambda: TrafficServer.of(self.design.device, self.design.plan, work, lengths))
         return replace(made)  # that only passes are kept for other searches
 
     @cached_property

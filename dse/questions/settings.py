@@ -62,6 +62,7 @@ TITLES = {
     "prompt_budget_tokens": ("tokens of a step", "{:,.0f} tokens a step"),
     "max_num_seqs": ("requests at once", "{:,.0f} at once"),
     "gpu_memory_utilization": ("share of memory", "{:g} of the memory"),
+    "state_type": ("recurrent states", "{} states"),
 }
 
 
@@ -73,7 +74,7 @@ def text(changed: Changed) -> str:
 def cell(changed: Changed, name: str) -> str:
     """A setting in a table; "-" for the engine's own."""
     value = changed.get(name)
-    return "-" if value is None else f"{value:,g}"
+    return "-" if value is None else value if isinstance(value, str) else f"{value:,g}"
 
 
 def _room(server: ServerDesign, changed: Changed, most: int | None = None) -> ServerRoom:

@@ -27,13 +27,12 @@ MOST_RUNS, CLOSE = 7, 0.05
 
 
 def settled(search: Search, progress: Progress | None = None) -> Search:
-    """The search with what the best deployments of a trace hold settled by simulation; other loads' as it is.
+    """The search with what the best deployments of a trace hold settled by simulation.
 
     What no run has settled holds as much less than the closed form says as the first server that was run.
     """
     load = search.demand.load
-    if not isinstance(load, TraceLoad):
-        return search
+    assert isinstance(load, TraceLoad)
     for _ in each(range(MOST_STEPS), progress, "simulated servers"):
         fleet = next((one for one in _cards(search) if one.each not in load.runs(one.server)), None)
         if fleet is None or not _is_simulated(load, _computed(load, fleet.server)):

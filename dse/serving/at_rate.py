@@ -13,8 +13,6 @@ from dse.serving.steady_state import USUAL, LengthMoments, Scheduler, TrafficSer
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.workload import Workload
 
-#: numbers of requests at which a closed loop is solved: all up to here, then each this much larger; between, straight
-DENSE_REQUESTS, REQUESTS_RATIO = 8, 1.25
 #: share of the time that prompts alone take at most in the wait behind others
 MOST_BUSY = 0.999
 
@@ -62,22 +60,14 @@ def waits_at(server: TrafficServer, requests_per_s: float) -> AtRate | None:
     places, moments, (mean_tokens, mean_squared) = server.places, server.lengths, server.computed
     if places < 1 or server.design.load.batching == STATIC or server.full.requests_per_s <= requests_per_s:
         return None
-    nodes = [float(n) for n in _nodes(places)]
-    cycles = [server.cycle(n) for n in nodes]
-    # beside the loop: a request holds no place meanwhile
-    starts = [steady_state.start_s(server.point, n) for n in nodes]
-    n = np.arange(1.0, places + 1)
-    held_s = np.interp(
-        n, nodes, [cycle.prompt_s - start_s + cycle.decode_s for cycle, start_s in zip(cycles, starts, strict=True)]
-    )
-    ended_per_s, decoding = n / held_s, n / held_s * np.interp(n, nodes, [cycle.decode_s for cycle in cycles])
+    nodes, ended_per_s, decoding, alone_s = server.loop
     load = requests_per_s / ended_per_s
     logs = np.concatenate(([0.0], np.cumsum(np.log(load))))
     share = np.exp(logs - logs.max())
     waiting = float(share[-1] * load[-1] / (1 - load[-1]))  # all places taken, and some wait
     total = float(share.sum()) + waiting
     n_decode = float((share[1:] * decoding).sum() + waiting * decoding[-1]) / total
-    n_running = float((share[1:] * n).sum() + waiting * places) / total
+    n_running = float((share[1:] * np.arange(1.0, places + 1)).sum() + waiting * places) / total
     variation = max(moments.mean_output_squared / moments.mean_output_tokens**2 - 1, 0.0)
     place_s = steady.place_queue_s(requests_per_s, float(ended_per_s[-1]), float(share[-1]) / total, variation)
     typical = server.cycle(nodes[int(np.searchsorted(nodes, min(max(n_running, 1.0), places)))])
@@ -92,18 +82,9 @@ def waits_at(server: TrafficServer, requests_per_s: float) -> AtRate | None:
     tpot_s = n_decode / requests_per_s / moments.mean_output_tokens
     own_s = (n_running - n_decode) / requests_per_s
     if server.design.load.batching == CONTINUOUS:  # whole prompts are in step where all places are taken, not here
-        own_s = cycles[0].prompt_s - starts[0]
+        own_s = alone_s
     first_s = own_s + steady_state.start_s(server.point, n_running) + wait_s
     prompt_share = max(1 - typical.decode_step_s / tpot_s, 0.0)
     behind_s = steady.behind_wait_s(requests_per_s, own_s + wait_s, mean_tokens / room, typical.prompt_step_s, tpot_s)
     tpot_s = steady.tpot_of_requests_s(tpot_s, behind_s, moments.mean_inverse_output, moments.mean_output_tokens)
     return AtRate(tpot_s, first_s + place_s, place_s, n_decode, prompt_share)
-
-
-def _nodes(places: int) -> list[int]:
-    """Rising whole numbers from 1 to `places`."""
-    numbers, n = [], 1
-    while n < places:
-        numbers.append(n)
-        n = n + 1 if n < DENSE_REQUESTS else max(n + 1, int(n * REQUESTS_RATIO))
-    return [*numbers, places]

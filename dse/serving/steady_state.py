@@ -7,6 +7,9 @@ from math import exp, lcm, log
 from statistics import NormalDist
 from typing import Any, Literal, NamedTuple, Protocol, get_args
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dse.core.errors import InputError, show
 from dse.model.batch import step_shares
 from dse.model.capacity import counts_mean
@@ -23,7 +26,10 @@ from dse.serving.step_times import MIN_CONTEXT_TOKENS
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.workload import Workload
 
+Floats = NDArray[np.float64]
 Batching = Literal["static", "continuous", "chunked"]
+#: numbers of requests at which a closed loop is solved: all up to here, then each this much larger; between, straight
+DENSE_REQUESTS, REQUESTS_RATIO = 8, 1.25
 #: places at which the longest of several prompts is taken, and the mean over lengths
 N_LONGEST, N_LENGTHS = 32, 9
 
@@ -209,7 +215,12 @@ class TrafficServer:
         how = BATCHINGS[scheduler.batching] if scheduler.batching else _for_traffic(load.batching)
         step_tokens = scheduler.step_tokens or load.step_tokens
         design = design._replace(load=load._replace(batching=how, step_tokens=step_tokens))
-        fitting = reused.fitting if reused else fitting_sequences(device, plan, work, moments)
+        if reused:
+            fitting = reused.fitting
+        elif isinstance(moments, FixedLengths) and (n_in, n_out) == (mean_in, mean_out):
+            fitting = point.max_batch
+        else:
+            fitting = fitting_sequences(device, plan, work, moments)
         return cls(
             point=point,
             design=design,
@@ -288,9 +299,40 @@ class TrafficServer:
         return server_results(self.design, self.cycle(n), n, self.mean_output_tokens)
 
     @cached_property
+    def loop(self) -> "Loop":
+        """The closed loops of 1 to `places` requests."""
+        nodes = [float(n) for n in _nodes(self.places)]
+        cycles = [self.cycle(n) for n in nodes]
+        # beside the loop: a request holds no place meanwhile
+        starts = [start_s(self.point, n) for n in nodes]
+        n, own_s = np.arange(1.0, self.places + 1), [of.prompt_s - s for of, s in zip(cycles, starts, strict=True)]
+        held_s = np.interp(n, nodes, [s + cycle.decode_s for s, cycle in zip(own_s, cycles, strict=True)])
+        decoding = n / held_s * np.interp(n, nodes, [cycle.decode_s for cycle in cycles])
+        return Loop(nodes, n / held_s, decoding, own_s[0])
+
+    @cached_property
     def full(self) -> ServerResults:
         """The server whose places are always taken; at least one request must fit."""
         return self.closed(float(self.places))
+
+
+class Loop(NamedTuple):
+    """Closed loops of a server of 1 request, 2 and so on: at which numbers of them it was solved, and of each how many
+    requests end a second and how many decode; the seconds of a prompt that is alone."""
+
+    nodes: list[float]
+    ended_per_s: Floats
+    decoding: Floats
+    alone_s: float
+
+
+def _nodes(places: int) -> list[int]:
+    """Rising whole numbers from 1 to `places`."""
+    numbers, n = [], 1
+    while n < places:
+        numbers.append(n)
+        n = n + 1 if n < DENSE_REQUESTS else max(n + 1, int(n * REQUESTS_RATIO))
+    return [*numbers, places]
 
 
 def _prompt_sums(

@@ -6,7 +6,7 @@ Days are those of hwspecs/releases.toml: of PyPI's first file of a release.
 import datetime
 import re
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import hwspecs
@@ -19,6 +19,7 @@ NEWEST = (99,)
 WEEK = 7
 
 
+@lru_cache(maxsize=1024)
 def release_of(text: str) -> tuple[int, ...]:
     """A release as numbers: 0.20.2rc1 is (0, 20, 2); the newest where it names none."""
     match = re.match(r"[vb]?(\d+(?:\.\d+)*)", text)

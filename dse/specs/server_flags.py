@@ -21,7 +21,7 @@ from dse.quantizers import engine_names
 from dse.specs import catalog, drafts, engine_options, weight_names
 from dse.specs.engines import ENGINES
 from dse.specs.weights import WIDE
-from dse.specs.workload import ASKED
+from dse.specs.workload import ASKED, StateType
 
 #: letters of a command at most
 MAX_LETTERS = 2000
@@ -98,6 +98,8 @@ class EngineFlags:
     online: Mapping[str, str]
     #: values of settings that a search tries beside the engine's own, by field
     tried: Mapping[str, tuple[float, ...]]
+    #: types of recurrent states that it tries too, by code of their layers
+    tried_states: Mapping[str, tuple[StateType, ...]]
     flags: Mapping[str, Flag]
     #: what joins the machines of one server: as usual, and where ranks of data parallel are devices of their own
     machines: Mapping[str, str]
@@ -127,6 +129,7 @@ def engines() -> Mapping[str, EngineFlags]:
             online=entry["online"],
             machines=entry["machines"],
             tried={name: tuple(values) for name, values in entry["tried"].items()},
+            tried_states={code: tuple(names) for code, names in entry.get("tried_states", {}).items()},
             flags={name: Flag(tuple(names.split()), *more) for name, (names, *more) in entry["flags"].items()},
         )
         for stack, entry in data.items()

@@ -585,8 +585,10 @@ class Workload:
     )
 
     def __post_init__(self) -> None:
+        values = vars(self)
         for name, field in ASKED.items():
-            field.check(getattr(self, name))
+            if values[name] is not field.default:
+                field.check(values[name])
         if self.prefix_tokens > self.input_tokens:
             raise InputError(
                 f"prefix = {self.prefix_tokens}: must be a whole number from 0 to {self.input_tokens:,}, the prompt"

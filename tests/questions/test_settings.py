@@ -4,10 +4,16 @@ import math
 from dataclasses import replace
 from itertools import product
 
+import pytest
+
 import dse
+from dse.core.errors import InputError
+from dse.model import kv_layout
 from dse.model.point import Point
-from dse.questions import common, settings
-from dse.specs import server_flags
+from dse.questions import grid, settings
+from dse.questions.common import Candidate
+from dse.specs import catalog, server_flags
+from dse.specs.measurements import CLOSED
 from dse.specs.workload import SETTINGS, Workload
 from tests.cases import each, quick_first
 
@@ -60,7 +66,8 @@ def test_a_design_in_settings_is_that_which_was_never_laid_out_otherwise(stack):
     changed = {"max_num_seqs": 64, "prompt_budget_tokens": 4096, "gpu_memory_utilization": 0.8}
     own = Workload(stack=stack, tp=2, **LENGTHS)
     work = replace(own, **changed)
-    known, fresh = (common.design("h100", "qwen3-32b", "fp8") for _ in range(2))
+    device, model, fp8 = catalog.device("h100"), catalog.model("qwen3-32b"), CLOSED.required("fp8")
+    known, fresh = (Candidate(device, kv_layout.build(model, fp8, fp8)) for _ in range(2))
     assert Point(known.device, known.plan, own).lowered.design.memory != known.lowered(work).memory
     assert known.evaluate(work) == fresh.evaluate(work)
     assert known.lowered(work) == fresh.lowered(work)
@@ -97,3 +104,43 @@ def test_an_engine_keeps_what_is_said():
         search = dse.recommend(**{**one, **asked}).search
         assert all(fleet.server.settings == {} for fleet in search.found)
         assert "others" not in search.text
+
+
+#: of a hybrid in states of 32 bits
+HYBRID = {"model": "nemotron-nano-12b-v2", "devices": ["h100"], "engines": ["vllm"], "quantizers": ["fp16"], "most": 1}
+STATES = {**HYBRID, "requests": 600, "input_tokens": 2000, "output_tokens": 500, "max_tpot": "40 ms"}
+
+
+def test_smaller_states_are_told_and_taken_where_nothing_else_holds_the_load():
+    found = dse.recommend(**STATES)
+    other = found.search.unscored
+    assert found.first.server.work.state_type == "auto"
+    assert other.usd_per_hour < found.first.usd_per_hour
+    assert "--state-type bfloat16 takes them" in " ".join(found.text().split())
+    assert dse.recommend(**STATES, state_type="bfloat16").first.usd_per_hour == other.usd_per_hour
+    budget = f"{other.usd_per_hour}/h"
+    alone = dse.recommend(**STATES, budget=budget)
+    assert alone.best["settings"]["state_type"] == "bfloat16"
+    assert alone.best["score_drop_frac"] is None
+    assert "nobody published what bfloat16 states do to scores" in " ".join(alone.text().split())
+    read = server_flags.read(alone.command)
+    assert (read.values["state_type"], read.left_out) == ("bfloat16", [])
+    with pytest.raises(InputError, match="raise --budget"):
+        dse.recommend(**STATES, budget=budget, max_drop=0.2)
+
+
+@each(
+    ("model", "asked", "types"),
+    [
+        ("nemotron-nano-12b-v2", {"stack": "vllm"}, ("bfloat16",)),
+        ("qwen3-next-80b-a3b", {"stack": "sglang@0.5.23"}, ("bfloat16",)),
+        ("qwen3-next-80b-a3b", {}, ("bfloat16",)),
+        ("qwen3-next-80b-a3b", {"stack": "trtllm"}, ()),  # its YAML file alone says it
+        ("qwen3-next-80b-a3b", {"stack": "vllm", "state_type": "float32"}, ()),
+        ("kimi-linear-48b-a3b", {"stack": "vllm"}, ()),  # states of KDA stay in 32 bits
+        ("granite-4.0-h-small", {"stack": "vllm"}, ()),  # has them in 16 bits
+        ("qwen3-8b", {"stack": "vllm"}, ()),
+    ],
+)
+def test_types_of_states_are_those_that_the_engine_stores_in_fewer_bytes(model, asked, types):
+    assert grid.state_types(catalog.model(model), Workload(**asked)) == types
