@@ -1634,6 +1634,44 @@ def recommend(
     state_type: Literal["auto", "float32", "float16", "bfloat16", "float8", "int8"] = "auto",
     model_kind: Literal["auto", "ideal", "calibrated"] = "auto",
     other_software: bool = False,
+    admission: Literal["reserve", "paged"] | None = None,
+    batching: Literal["static", "continuous", "chunked"] | None = None,
+    page_tokens: int = 16,
+    prefix_tokens: int = 0,
+    samples: int = 1,
+    kv_offload: float = 0.0,
+    weights_bits: int = 16,
+    dequant_path: Literal["engine", "fused", "materialised"] | None = None,
+    tokens: str = "full",
+    activation_bits: int = 16,
+    weights_size_bytes: int | None = None,
+    tower: bool = True,
+    state_slots: int | None = None,
+    state_share: float | None = None,
+    cuda_graphs: bool = True,
+    gpu_layers: int | None = None,
+    cpu_moe_layers: int = 0,
+    speculative_config: str | None = None,
+    cpu_offload_gib: float = 0.0,
+    prompt_chunk_tokens: int = 1,
+    rounds: int | None = None,
+    kv_cache: bool = True,
+    cached_input_discount: float | None = None,
+    memory: Literal["server", "paper"] | None = None,
+    kv_cache_memory_bytes: int | None = None,
+    free_memory_bytes: int | None = None,
+    max_total_tokens: int | None = None,
+    swa_full_tokens_ratio: float | None = None,
+    cuda_graph_max_bs: int | None = None,
+    tp: int = 1,
+    pp: int = 1,
+    pp_batches: int | None = None,
+    ep: int = 1,
+    expert_skew: float = 0.0,
+    dp_attention: bool = False,
+    dcp: int = 1,
+    implementation: str | None = None,
+    strict_kernels: bool = False,
 ) -> Recommendation:
     """Recommend what to run for a load: devices, engine, KV format and layout, and how many servers.
 
@@ -1660,8 +1698,8 @@ def recommend(
     max_drop: No KV format whose scores may drop by more, as published; default: none that may drop by
         more than 12 %, unless --quantizers names it.
     engines: Engines to choose from; default: vllm, sglang, trtllm.
-    quantizers: KV quantizers to choose from; default: fp16 and all that the engine runs there for the
-        model.
+    quantizers: KV quantizers to choose from, fp8/int4 for keys and values; default: fp16 and all that
+        the engine runs there.
     cloud: List prices of this cloud, by whole instance; default: the prices of device files.
     price: A price of your own, USD an hour of a device.
     most: Devices of one server at most; default: 16.

@@ -6,7 +6,7 @@ import re
 from streamlit.testing.v1 import AppTest
 from streamlit.util import calc_hash
 
-from dse.explorer import common_fields, request
+from dse.explorer import bench, common_fields, request, tray
 from dse.explorer.why.numbers import HEAD
 
 #: seconds until a page counts as stuck: the first run of a quantizer may compile for a minute and more
@@ -73,13 +73,29 @@ def values_of(**changed):
     return {**defaults, **BASE, "batch": 64, "input": 1024, **changed}
 
 
+def of(*designs, **workload):
+    """The bench of designs, each what differs from the defaults, under a question."""
+    values = {field.key: field.default for field in (*common_fields.DESIGN, *common_fields.SCENARIO)} | workload
+    own = (
+        {{"device": "own_device", "model": "own_model"}.get(key, key): of for key, of in one.items()} for one in designs
+    )
+    return bench.evaluate(values, tray.Tray(tuple(tray.TrayDesign(values=each) for each in own)))
+
+
 def asked(**changed):
     """The request of `BASE` with some fields changed."""
     return request.point_request(values_of(**changed))
 
 
 def command_of(app):
-    return next(code.value for code in app.code if code.value.startswith("dse point"))
+    """The command of the opened design."""
+    return next(code.value for code in app.code if code.value.startswith(("dse point", "dse recommend")))
+
+
+def press(app, label):
+    """Press a button of the sidebar."""
+    next(button for button in app.sidebar.button if button.label == label).click().run()
+    assert not app.exception
 
 
 def numbers(app):

@@ -93,9 +93,8 @@ class Field:
     may_be_empty: bool = False
     #: the text that another choice empties on a page: parameters leave with their family
     clears: str = ""
-    #: of a page's number: how far its buttons go, and the stops of a slider below it
+    #: of a page's number: how far its buttons go
     step: float = 1
-    slides: tuple[int, ...] = ()
 
     @property
     def key(self) -> str:

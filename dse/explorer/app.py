@@ -25,6 +25,7 @@ _STYLE = """<style>
 [data-testid=stSidebarUserContent] { padding-top: 0; }
 [data-testid=stSidebar][data-collapsed=true] { visibility: hidden; }
 [data-testid=stElementContainer]:has(.dse-title) { position: absolute; }
+[data-testid=stExpandSidebarButton] * { color: inherit !important; }
 .dse-title { position: absolute; height: 1px; width: 1px; overflow: hidden; clip-path: inset(50%); }
 [data-testid=stCaptionContainer] { color: inherit !important; opacity: 0.8 !important; }
 [data-testid=stCaptionContainer] * { color: inherit !important; opacity: 1 !important; }
@@ -87,8 +88,7 @@ def main(first: str = PAGES[0].path) -> None:
     if not _is_frozen:  # asking gc for it would count all objects
         gc.freeze()
         _is_frozen = True
-    is_open = st.session_state.get(sidebar.OPEN)
-    st.set_page_config(layout="wide", initial_sidebar_state="expanded" if is_open else "collapsed")
+    st.set_page_config(layout="wide", initial_sidebar_state="collapsed")
     benches: list[Bench] = []
     shown = {
         page.path: st.Page(

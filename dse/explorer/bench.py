@@ -28,6 +28,11 @@ class BenchRow:
     #: of the question and of the design
     values: Mapping[str, Any] = field(default_factory=dict)
 
+    @cached_property
+    def load(self) -> LoadRequest:
+        """Load and limits of the question, as the design meets them. Raises InputError."""
+        return request.load_request(self.values)
+
     @property
     def result(self) -> dict[str, Any]:
         """Results by name, of a design that has an answer."""
@@ -115,23 +120,16 @@ def _names(designs: tray.Tray, requests: Sequence[PointRequest | None]) -> list[
     return names
 
 
-#: fields of a workload that names say in the words of tables
-_UNWORDED = tuple(
-    name
-    for name in ASKED
-    if name
-    not in (
-        "batch",
-        "input_tokens",
-        "output_tokens",
-        "admission",
-        "weights_bits",
-        "model_kind",
-        "stack",
-        "tokens",
-        "tp",
-    )
-)
+#: fields of a workload that names say in words of their own, in this order before the others
+_WORDED: dict[str, Callable[[Any], str]] = {
+    "tp": "tp {}".format,
+    "batch": lambda n: f"{n:,} at once" if n else "as many as fit",
+    "input_tokens": "{:,} in".format,
+    "output_tokens": "{:,} out".format,
+    "admission": str,
+    "weights_bits": "{}-bit weights".format,
+    **dict.fromkeys(("model_kind", "stack", "tokens"), str),
+}
 
 
 def differing(asked: PointRequest, others: Sequence[PointRequest]) -> str:
@@ -140,16 +138,7 @@ def differing(asked: PointRequest, others: Sequence[PointRequest]) -> str:
         device_text,
         lambda r: kept.numbered(r.model_text, r.model),
         format_text,
-        lambda r: f"tp {r.work.tp}",
-        lambda r: f"{r.work.batch:,} at once" if r.work.batch else "as many as fit",
-        lambda r: f"{r.work.input_tokens:,} in",
-        lambda r: f"{r.work.output_tokens:,} out",
-        lambda r: r.work.admission or "",
-        lambda r: f"{r.work.weights_bits}-bit weights",
-        lambda r: r.work.model_kind,
-        lambda r: r.work.stack or "",
-        lambda r: r.work.tokens,
-        *(partial(_in_words, name) for name in _UNWORDED),
+        *(partial(_in_words, name) for name in (*_WORDED, *(name for name in ASKED if name not in _WORDED))),
         lambda r: r.measurements.partition(" (loaded")[0],
     )
     told = [way(asked) for way in ways if len({way(other) for other in others}) > 1]
@@ -158,6 +147,8 @@ def differing(asked: PointRequest, others: Sequence[PointRequest]) -> str:
 
 def _in_words(name: str, point: PointRequest) -> str:
     value = getattr(point.work, name)
+    if name in _WORDED and (value is not None or name == "batch"):
+        return _WORDED[name](value)
     if value is None:
         return ""
     if name == "speculative_config" and (draft := point.work.draft):

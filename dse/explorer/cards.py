@@ -11,7 +11,6 @@ from dse.core.units import plain
 from dse.explorer import names, request
 from dse.explorer.badge import badge_of
 from dse.explorer.bench import Bench, BenchRow
-from dse.explorer.request import LIMITS
 from dse.figures.drawing import style
 from dse.model import quality
 from dse.model.results import RESULT_UNITS
@@ -28,7 +27,7 @@ MEANINGS = {
     "tpot_s": "Mean time between a request's tokens.",
     "ttft_s": "Mean time to the first token.",
     "kv_pool_tokens": "Tokens that all requests can hold.",
-    "score_drop_frac": "Largest published drop of a benchmark's score, as a share of that of 16 bits.",
+    "score_drop_frac": "Largest published loss of a benchmark's score, as a share of that of 16 bits.",
     "sample_perplexity_frac": "Rise over 16 bits, of a small language model: not yours.",
     "joules_per_token": "At the power of the whole board.",
     "usd_per_million_tokens": "At the device's price per hour.",
@@ -39,7 +38,8 @@ TIPS = {
     "tok/s a device": "Output tokens a second, over the number of devices; where 8 of 10 measurements should lie.",
     "tok/s a user": "1 / TPOT: the speed at which a user gets tokens.",
     "TPOT": MEANINGS["tpot_s"],
-    "TTFT": "Mean time to the first token; queue counted where requests come at a rate.",
+    "TTFT, no queue": "Mean time to the first token of a request that has a place.",
+    "TTFT, queue counted": "Mean time to the first token, of which a request at a rate waits for a place.",
     "Gain": "Tokens a second a device, against the first design.",
     "Accuracy loss": MEANINGS["score_drop_frac"],
     "Perplexity": MEANINGS["sample_perplexity_frac"],
@@ -55,7 +55,10 @@ _PARTS = {
     "rest of their blocks": style.SKY,
     "free": "transparent",
 }
-_BAR = "display:flex;gap:1px;height:14px;border:1px solid #888;border-radius:3px;overflow:hidden"
+#: an edge in the color of the words, by which a part is seen on any ground
+_EDGE = "box-shadow:inset 0 0 0 1px currentColor"
+_BAR = "display:flex;height:14px;border-radius:3px;overflow:hidden"
+_SQUARE = f"display:inline-block;width:10px;height:10px;{_EDGE}"
 _HEAD, _THIN = "font-weight:600", "display:flex;height:12px"
 _LINE = "display:flex;justify-content:space-between;font-size:0.85rem;gap:8px"
 #: numbers that are shown as every page and the command line show them
@@ -88,9 +91,9 @@ def memory_bar(result: Mapping[str, Any], name: str) -> str:
     whole, free = sum(parts.values()), parts.get("free", 0)
     head = f"Memory of a device, {name}: {(whole - free) / 1e9:,.4g} of {whole / 1e9:,.4g} GB"
     words = ", ".join(f"{part} {n / 1e9:,.3g} GB" for part, n in parts.items())
-    pieces = "".join(f'<div style="flex:{n};background:{_PARTS[part]}"></div>' for part, n in parts.items())
+    pieces = "".join(f'<div style="flex:{n};background:{_PARTS[part]};{_EDGE}"></div>' for part, n in parts.items())
     keys = " ".join(
-        f'<span style="white-space:nowrap"><span style="color:{_PARTS[part]}" aria-hidden="true">&#9632;</span> {part} '
+        f'<span style="white-space:nowrap"><span style="{_SQUARE};background:{_PARTS[part]}"></span> {part} '
         f"{n / 1e9:,.3g} GB</span>"
         for part, n in parts.items()
     )
@@ -110,8 +113,8 @@ def room_bars(rows: Sequence[BenchRow]) -> str:
         fit, held = int(row.result["max_batch"]), held_of(row)
         text = f"{held:,} of {fit:,}"
         inside = (
-            f'<div style="width:{100 * min(held, fit) / most:.1f}%;background:{style.ORANGE}"></div>'
-            f'<div style="width:{100 * max(fit - held, 0) / most:.1f}%;background:{style.SKY};opacity:0.5"></div>'
+            f'<div style="width:{100 * min(held, fit) / most:.1f}%;background:{style.ORANGE};{_EDGE}"></div>'
+            f'<div style="width:{100 * max(fit - held, 0) / most:.1f}%;background:{style.SKY};{_EDGE}"></div>'
         )
         pieces.append(
             f'<div style="{_LINE}"><span>{html.escape(row.name)}</span><span>{text}</span></div>'
@@ -142,7 +145,7 @@ def keeps_weights(model: ModelSpec, result: Mapping[str, Any]) -> bool:
 
 
 def loss(row: BenchRow) -> str:
-    """The drop of scores of a design, and that it leaves out what narrower weights than the release's lose."""
+    """The accuracy loss of a design, and that it leaves out what narrower weights than the release's lose."""
     text = shown("score_drop_frac", row.result)
     return text if keeps_weights(row.request.model_spec(), row.result) else f"{text}, weights not known"
 
@@ -161,7 +164,8 @@ def design_table(bench: Bench) -> pd.DataFrame:
 
 
 def _cells(bench: Bench, row: BenchRow, first: BenchRow | None) -> dict[str, str]:
-    cells = {"Design": row.name, "Fits": "", "tok/s a device": "", "tok/s a user": "", "TPOT": "", "TTFT": ""}
+    ttft = f"TTFT, {request.LoadRequest(bench.values['load']).queue}"
+    cells = {"Design": row.name, "Fits": "", "tok/s a device": "", "tok/s a user": "", "TPOT": "", ttft: ""}
     cells |= {
         "Gain": "",
         "Accuracy loss": "",
@@ -184,8 +188,8 @@ def _cells(bench: Bench, row: BenchRow, first: BenchRow | None) -> dict[str, str
         "tok/s a user": three(1 / result["tpot_s"]) if result["tpot_s"] else "-",
         "USD/M out": shown("usd_per_million_tokens", result).partition(" ")[0],
     }
-    for name in LIMITS:
-        cells[name.removesuffix("_s").upper()] = shown(name, result) + (
+    for name, column in (("tpot_s", "TPOT"), ("ttft_s", ttft)):
+        cells[column] = shown(name, result) + (
             " (misses the limit)" if is_met(name, result, bench.values) is False else ""
         )
     if first is not None and row is not first:

@@ -9,7 +9,7 @@ from dse.core.errors import MAX_LINE, InputError, show
 from dse.core.field import NUMBER, SWITCH, WHOLE, Field, declarations
 from dse.explorer import uploads
 from dse.operations.recommend import Recommend
-from dse.specs import catalog, device_names, drafts, model_names, tokens, workload
+from dse.specs import catalog, device_names, drafts, model_names, releases, server_flags, tokens, workload
 from dse.specs.quantity import named_quantity
 
 
@@ -52,7 +52,8 @@ def _quantizers() -> list[str]:
 
 def _stacks() -> list[str]:
     devices = (catalog.device(name) for name in catalog.device_files())
-    return sorted({stack for device in devices for stack in device.stacks} | {*catalog.servers(), *catalog.backends()})
+    names = sorted({stack for device in devices for stack in device.stacks} | {*catalog.servers(), *catalog.backends()})
+    return [*names, *(f"{name}@{release}" for name in names for release in releases.dates(name))]
 
 
 def _drafts(text: str, values: Mapping[str, Any]) -> None:
@@ -143,7 +144,7 @@ _HERE: dict[str, dict[str, Any]] = {
     "batch": {"label": "Requests at once", "open_means": "most within limits"},
     "input_tokens": {"label": "Tokens in"},
     "output_tokens": {"label": "Tokens out"},
-    "stack": {"listed": _stacks},
+    "stack": {"listed": _stacks, "meant": lambda name: server_flags.stack_of(name[:MAX_LINE])},
     "tokens": {"listed": lambda: list(tokens.FAMILIES), "clears": "token_parameters"},
     "speculative_config": {"accepts": _drafts},
 }

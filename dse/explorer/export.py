@@ -100,7 +100,7 @@ def _fields(name: str, chart: Chart) -> Look | None:
         for place, field in zip(st.columns(len(row)), row, strict=True):
             with place:
                 full_name = f"{name} {field}" if field in _OWN else field
-                value = _field(field, f"export {full_name}", kept.get(full_name, getattr(START, field)), chart)
+                value = _field(field, f"export {full_name}", kept.get(full_name, getattr(START, field)), chart.title)
                 kept[full_name] = said[field] = value
                 try:
                     check(field, value)
@@ -110,37 +110,15 @@ def _fields(name: str, chart: Chart) -> Look | None:
     return None if is_bad else replace(START, **said)
 
 
-def _field(field: str, key: str, start: Any, chart: Chart) -> Any:
-    """The widget of a field; a text or number left open means what stands in it in gray."""
+def _field(field: str, key: str, start: Any, title: str) -> Any:
+    """The widget of a field; one left open leaves the chart as it is."""
     spec = ASKED[field]
-    if key not in st.session_state:
-        st.session_state[key] = start
+    st.session_state.setdefault(key, start)
     if spec.kind is SWITCH:
         return st.checkbox(spec.label, key=key)
     if isinstance(spec.choices, dict):
-        return st.selectbox(
-            spec.label, list(spec.choices), key=key, format_func=spec.choices.__getitem__, help=spec.help
-        )
+        words = spec.choices.__getitem__
+        return st.selectbox(spec.label, list(spec.choices), key=key, format_func=words, help=spec.help)
     if spec.kind is NUMBER:  # its range is checked with the rest: a widget's own would change what was typed
-        return st.number_input(
-            spec.label, key=key, value=None, step=1.0, format="%g", help=spec.help, placeholder=_measure(field)
-        )
-    return st.text_input(spec.label, key=key, placeholder=_default(field, chart), help=spec.help) or None
-
-
-def _measure(field: str) -> str:
-    """Number of the chosen size, shown where the field is empty."""
-    from dse.figures.export.image import MM
-    from dse.figures.export.look import SIZES
-
-    page = SIZES[st.session_state["export preset"]]
-    points = {"width": page.width / MM, "height": page.height and page.height / MM, "font": page.text}[field]
-    return f"{points:.0f}" if points else "free"
-
-
-def _default(field: str, chart: Chart) -> str:
-    """The words of the chart that a text replaces."""
-    if field == "title":
-        return chart.title
-    known = {getattr(panel, field[0]).label for panel in chart.panels}
-    return known.pop() if len(known) == 1 else "as each panel has"
+        return st.number_input(spec.label, key=key, value=None, step=1.0, format="%g", help=spec.help)
+    return st.text_input(spec.label, key=key, placeholder=title if field == "title" else None, help=spec.help) or None

@@ -9,6 +9,7 @@ from typing import Any
 import matplotlib.ticker  # noqa: F401 here, in one thread: two parts of a page would each find it half imported
 import pandas as pd
 
+from dse.explorer.names import called
 from dse.figures import FIGURES
 from dse.figures.charts.interactivity import source_of
 from dse.figures.charts.operations import MAX_NAMED
@@ -188,7 +189,7 @@ def fitted(chart: Chart, height: int = HEIGHT, legend_px: int = 0) -> dict[str, 
         axis["title"].update(font={"size": TEXT_PX}, standoff=_GAP_PX)
     layout["yaxis"]["title"].update(standoff=_LEFT_GAP_PX)
     layout["yaxis"].update(automargin=True)  # where its numbers are long
-    text = json.dumps(plot)
+    text = called(json.dumps(plot))
     for shown in (str, to_plotly.paler):
         text = text.replace(f'"{shown(style.BLACK)}"', f'"{shown(style.GRAY)}"')
     recolored: dict[str, Any] = json.loads(text)

@@ -2,6 +2,7 @@
 server's command line."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -114,8 +115,13 @@ def _of_command(text: str) -> Typed:
     command = server_flags.read(text)
     if not command.values:
         raise InputError(f"{show(text)}: nothing that a design has: give a model, or vllm serve MODEL with its flags")
-    typed = Typed(left_out=command.left_out)
-    for name, value in command.values.items():
+    return of_server(command.values, command.left_out)
+
+
+def of_server(fields: Mapping[str, Any], left_out: list[str]) -> Typed:
+    """The fields of pages that those of a server set, by their names in a workload (`server_flags.ReadCommand`)."""
+    typed = Typed(left_out=left_out)
+    for name, value in fields.items():
         if name in ("quantizer", "value_quantizer"):
             family, _, parameters = value.partition(":")
             typed.values |= {name: family, name.replace("quantizer", "parameters"): parameters}

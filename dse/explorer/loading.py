@@ -1,4 +1,4 @@
-"""Where a page takes files of the reader's own: devices, models, plans by layer, measurements."""
+"""Where a page takes files of the reader's own: devices, models, plans by layer, measurements, logs of servers."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -6,7 +6,8 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from dse.explorer import state, uploads, widgets
+from dse.explorer import startup_log, uploads, widgets
+from dse.explorer.find import Typed
 from dse.explorer.uploads import Upload
 from dse.report import listing
 from dse.report.listing import Checked
@@ -15,25 +16,30 @@ from dse.report.listing import Checked
 _CHECKED = "explorer load checked"
 
 
-def draw(chosen: Callable[[Upload, str], Mapping[str, Any]]) -> None:
+def draw(values: Mapping[str, Any], chosen: Callable[[Upload | Typed, str], None]) -> None:
     """Files are checked, kept as text in this session, and let go.
 
-    `chosen` says which fields a file sets, by itself and its name in the lists.
+    `chosen` sets the fields that a file says, by itself and its name in the lists, or by what a server's log says;
+    `values` are those of the page.
     """
 
     def keep(file: Any) -> None:
         st.session_state.pop(_CHECKED, None)
+        if startup_log.is_one(file.name, file.getvalue()):
+            chosen(startup_log.question(*startup_log.keep(file), values), file.name)
+            return
         upload, summary = uploads.read(file.name, file.getvalue())
-        state.put(chosen(upload, uploads.keep(upload)))
+        chosen(upload, uploads.keep(upload))
         st.session_state[_CHECKED] = summary
 
     wrong = uploads.take(
         "load",
-        "Device .toml, model .toml or config.json, plan .toml, measurement.json",
-        ["toml", "json"],
+        "Device .toml, model .toml or config.json, plan .toml, measurement.json, a server's log or benchmark",
+        ["toml", *startup_log.TYPES],
         "Checked as the commands do. A plan has a quantizer for each layer: `dse mix` writes one. "
-        "Measured bits and errors of your own data: `dse measure` writes them. It stays in the memory of this "
-        "machine, for at most eight hours after it was last used.",
+        "Measured bits and errors of your own data: `dse measure` writes them. A server's start-up log, or the JSON of "
+        "its benchmark, sets the question and this design; Trust compares it. All stays in the memory of this machine, "
+        "for at most eight hours after it was last used.",
         keep,
     )
     st.caption("The address names a loaded file, which opens again on this machine while `dse app` runs.")

@@ -18,6 +18,7 @@ from dse.model import quality
 from dse.questions import room
 from dse.questions.common import competes, ends_text
 from dse.questions.serve_command import serve_command
+from dse.questions.server_design import largest
 from dse.report.design import as_said
 from dse.report.present import design_notes, fits_text, memory_note, number, pool_ends, release_note, slower_note
 from dse.specs.workload import Workload
@@ -36,7 +37,7 @@ def show(bench: Bench) -> None:
             st.markdown(f"**{escaped(row.name)}**", width="content")
             badge.show(badge.badge_of(row))
             full, alone = len(bench.rows) >= tray.MAX_DESIGNS, len(bench.rows) == 1
-            st.button("Change this design", on_click=sidebar.open_it, key="change", type="tertiary")
+            sidebar.opener()
             st.button("Duplicate", on_click=partial(sidebar.act, tray.Tray.duplicated), key="copy", disabled=full)
             st.button("Delete", on_click=partial(sidebar.act, tray.Tray.deleted), key="delete", disabled=alone)
         if row.asked is None or row.answer is None:
@@ -62,12 +63,13 @@ def show(bench: Bench) -> None:
 def _number(row: BenchRow, name: str) -> str:
     """A number with its interval and what it is, as a line of a list."""
     is_drop = name == "score_drop_frac"
+    queue = f"{row.load.queue}: " if name == "ttft_s" else ""
     text = f"**{escaped(loss(row) if is_drop else shown(name, as_said(row.result)))}**"
     ends = pool_ends(row.result) if name == "kv_pool_tokens" else ends_text(row.result, name)
     of = row.result["score_drop_of"] if is_drop else ""
     if name == "usd_per_million_tokens" and "usd_per_hour" in row.result["assumptions"]:
         of = "assumed price"
-    details = ", ".join(filter(None, [ends, of, MEANINGS[name].rstrip(".")]))
+    details = ", ".join(filter(None, [ends, of, queue + MEANINGS[name].rstrip(".")]))
     return f"- {escaped(label(name))}: {text} :small[({escaped(details)})]"
 
 
@@ -78,8 +80,9 @@ def _command(row: BenchRow) -> None:
         st.code(command.line, language="bash", wrap_lines=True)
         if command.lacks:
             st.caption(escaped(f"Not in this line: {'; '.join(command.lacks)}"))
-    if common_fields.is_at_once(row.values):  # at a rate, times have their queue: `dse recommend` says them
-        st.code(request.command_of(request.operation(row.request)), language="bash", wrap_lines=True)
+    assert row.asked is not None
+    assert row.answer is not None
+    st.code(request.command(row.asked, row.load, row.answer), language="bash", wrap_lines=True)
 
 
 def notes(row: BenchRow) -> list[str]:
@@ -125,7 +128,7 @@ def next_steps(bench: Bench, row: BenchRow) -> list[Proposal]:
     limits = request.limits_s(bench.values)
     if row.asked is None or keeps(row, limits):
         return []
-    current, before, load = row.asked, row.result, request.load_request(row.values)
+    current, before, load = row.asked, row.result, row.load
 
     def evaluated(way: room.Way) -> dict[str, Any]:
         changed = _changed(current, way)
@@ -171,18 +174,12 @@ def _smaller(
     is_enough: Callable[[Mapping[str, Any]], bool],
 ) -> list[tuple[room.Way, dict[str, Any]]]:
     """The largest smaller batch that is enough: fewer requests at once take less time, so that halving finds it."""
-    if not before["feasible"]:
-        return []
-    low, high = 0, min(before["batch"], before["max_batch"] + 1)
-    ways: list[tuple[room.Way, dict[str, Any]]] = []
-    while high - low > 1:
-        n = high - 1 if not ways and high > before["max_batch"] else (low + high) // 2
-        way = room.Way(f"batch {n:,}", replace(work, batch=n))
-        if tried := room.first_of([way], evaluate, is_enough):
-            low, ways = n, tried
-        else:
-            high = n
-    return ways
+
+    def tried(n: int) -> list[tuple[room.Way, dict[str, Any]]]:
+        return room.first_of([room.Way(f"batch {n:,}", replace(work, batch=n))], evaluate, is_enough)
+
+    most = min(before["batch"] - 1, before["max_batch"]) if before["feasible"] else 0
+    return tried(int(n)) if (n := largest(most, lambda n: bool(tried(n)))) else []
 
 
 def _is_nearer(before: Mapping[str, Any], result: Mapping[str, Any]) -> bool:

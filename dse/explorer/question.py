@@ -9,6 +9,7 @@ from dse.core.errors import DseError
 from dse.explorer import common_fields, find, loading, presets, state, tray, widgets
 from dse.explorer.bench import Bench
 from dse.explorer.fields import problem_of
+from dse.explorer.find import Typed
 from dse.explorer.uploads import Upload
 from dse.explorer.widgets import escaped
 from dse.specs import server_flags
@@ -32,6 +33,8 @@ _WIDTHS = {
 _LINE = ("model", "devices", "device", "input", "output", "tpot_limit", "ttft_limit", "load")
 #: fields whose lists take a name as people write it
 _NAMED = (common_fields.MODEL, common_fields.DEVICE)
+#: fields that say the device of a design
+_OF_DEVICE = (common_fields.DEVICE, common_fields.OWN_DEVICE)
 
 
 #: limits of a first visit, assumed: those of the preset Chat
@@ -52,7 +55,7 @@ def draw(bench: Bench, wrong: Mapping[str, Sequence[str]]) -> None:
             files = st.popover("Files", key="question files", on_change="rerun")
             if files.open:
                 with files:
-                    loading.draw(_chosen)
+                    loading.draw(bench.values, _load)
             _more(bench, wrong)
         if said := st.session_state.pop(_SAID, None):
             text, is_wrong = said
@@ -78,6 +81,8 @@ def named(field: Any, values: Mapping[str, Any], wrong: Sequence[str] = ()) -> N
     def choose() -> None:
         text = st.session_state[field.key]
         if text in field.options() or text is None:
+            if field is common_fields.DEVICE:
+                _without_numbers()
             state.put({field.clears: ""} if field.clears else {})
             return
         st.session_state[field.key] = values[field.key]
@@ -115,26 +120,47 @@ def take(text: str, is_own: bool = False) -> None:
         typed = find.find(text)
         if is_own:
             typed.values = {tray.OWN.get(key, key): value for key, value in typed.values.items()}
-        else:
-            typed.values |= {own: None for key, own in tray.OWN.items() if key in typed.values}
-        fields = {field.key: field for field in (*common_fields.DESIGN, *common_fields.SCENARIO)}
-        for key, value in list(typed.values.items()):
-            if problem := problem_of(fields[key], value, typed.values):
-                del typed.values[key]
-                typed.left_out.append(problem)
-        state.put(typed.values)
-        st.session_state[_SAID] = typed.said(), False
+        _set(typed)
     except DseError as error:
         st.session_state[_SAID] = error.lines()[0], True
 
 
-def _chosen(upload: Upload, label: str) -> dict[str, Any]:
-    """The fields of the question or of the current design that a loaded file sets."""
-    if upload.kind == "measurement":
-        return {"measurements": label}
-    if upload.kind != "plan":
-        return {upload.kind: label}
-    return {"quantizer": label, "parameters": "", "value_quantizer": None, "value_parameters": ""}
+def _set(typed: Typed) -> None:
+    """Set the fields that are named, and say which."""
+    values = typed.values
+    values |= {own: None for key, own in tray.OWN.items() if key in values}
+    fields = {field.key: field for field in (*common_fields.DESIGN, *common_fields.SCENARIO)}
+    for key, value in list(values.items()):
+        if problem := problem_of(fields[key], value, values):
+            del values[key]
+            typed.left_out.append(problem)
+    now = {field.key: st.session_state.get(field.key) for field in _OF_DEVICE}
+    if values.get("device", now["device"]) != now["device"]:
+        _without_numbers()
+    if common_fields.device_of({**now, **values}) != common_fields.device_of(now):
+        values["edits"] = ""
+    state.put(values)
+    st.session_state[_SAID] = typed.said(), False
+
+
+def _without_numbers() -> None:
+    """Take changed numbers back from designs on the question's device, which another is chosen for; say so."""
+    now = state.tray()
+    if (plain := now.on_another_device()) != now:
+        state.set_tray(plain, common_fields.DESIGN)
+        st.toast("Changed numbers of the former device are taken back: Undo brings them back.")
+
+
+def _load(upload: Upload | Typed, label: str) -> None:
+    """Set the fields of the question or of the current design that a loaded file sets."""
+    if isinstance(upload, Typed):
+        _set(upload)
+    elif upload.kind == "measurement":
+        state.put({"measurements": label})
+    elif upload.kind == "plan":
+        state.put({"quantizer": label, "parameters": "", "value_quantizer": None, "value_parameters": ""})
+    else:
+        _set(Typed({upload.kind: label}))
 
 
 def _more(bench: Bench, wrong: Mapping[str, Sequence[str]]) -> None:

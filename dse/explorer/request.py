@@ -5,9 +5,11 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from dse.core.errors import InputError
+from dse.core.field import NUMBER
 from dse.explorer import common_fields, uploads
 from dse.explorer.uploads import NO_FILE, FileText
-from dse.model import kv_layout
+from dse.model import kv_layout, uncertainty
 from dse.model.point import Point
 from dse.operations.declare import Operation, words_of
 from dse.operations.face import SAID
@@ -16,6 +18,7 @@ from dse.operations.recommend import Recommend
 from dse.operations.shared import layout
 from dse.quantizers import QuantizerSpec, layered
 from dse.questions import common
+from dse.questions.interactivity import ALIKE
 from dse.questions.prompt_loads import Sessions
 from dse.questions.search import Fleet
 from dse.questions.server_design import Demand, RequestsAtOnce, RequestsAtRate, ServedLoad, ServerDesign
@@ -207,6 +210,11 @@ class LoadRequest:
     #: most seconds by column
     limits: tuple[tuple[str, float], ...] = ()
 
+    @property
+    def queue(self) -> str:
+        """Whether TTFT has a queue in it: sessions, and requests at once, come when there is a place."""
+        return "queue counted" if self.kind == "rate" else "no queue"
+
     def demand(self, model: ModelSpec) -> Demand:
         """The load of servers of a model, and the limits."""
         loads: dict[str, Callable[[], ServedLoad]] = {
@@ -257,6 +265,7 @@ class PointAnswer:
 def answer(asked: PointRequest, load: LoadRequest) -> PointAnswer:
     """Evaluate one design: at the load that is asked for, else at the most that keeps the limits, or at the least.
 
+    Of a rate or of sessions throughput, and USD where the device has a price, are those of the servers that hold it.
     Raises InputError.
     """
     asked.work.refuse_idle()
@@ -265,20 +274,56 @@ def answer(asked: PointRequest, load: LoadRequest) -> PointAnswer:
         return PointAnswer(asked, server.results(load.amount), server.holds)
     if not server.has_room:
         return PointAnswer(any_load(asked), server.design.evaluate(any_load(asked).work), 0.0)
-    each, n_servers = server.holds, 1
-    if not each:
-        each = server.demand.load.least(server)
-    elif load.amount:
-        n_servers = server.count(load.amount)
-        each = Fleet(server, n_servers, 0.0, load.amount).each
-    result = server.results(each)
+    n_servers = server.count(load.amount) if server.holds else 1
+    amount = (server.holds and load.amount) or server.holds or _least(server)
     device = server.design.device
-    if load.kind != "batch" and device.usd_per_hour and load.amount:  # of these servers at this load
-        usd = prices.prices_of({device.name: device})[device.name].usd_per_hour(server.n_devices, n_servers)
-        fleet = Fleet(server, n_servers, usd, min(load.amount, n_servers * each))
-        result = result | {"usd_per_million_tokens": fleet.usd_per_million_tokens}
+    price = prices.prices_of({device.name: device})[device.name] if device.usd_per_hour else ALIKE
+    fleet = Fleet(server, n_servers, price.usd_per_hour(server.n_devices, n_servers), amount)
+    result = fleet.results
+    if load.kind != "batch":
+        result = result | {uncertainty.RATE: fleet.tokens_per_s / n_servers}
+        result |= {"usd_per_million_tokens": fleet.usd_per_million_tokens} if device.usd_per_hour else {}
     shown = replace(asked, work=replace(asked.work, batch=int(result["batch"])))
     return PointAnswer(shown, result, server.holds, n_servers)
+
+
+def _least(server: ServerDesign) -> float:
+    """The least load of a server, in digits that a command has."""
+    return float(NUMBER.write(server.demand.load.least(server)))
+
+
+def command(asked: PointRequest, load: LoadRequest, found: PointAnswer) -> str:
+    """The command that gives a design's answer: `dse point`; of a rate or sessions `dse recommend` among it alone.
+
+    Raises InputError.
+    """
+    if load.kind == "batch" or not found.result["feasible"]:
+        return command_of(operation(found.request))
+    if asked.quantizer_file.text and asked.value_quantizer:
+        raise InputError("dse recommend: takes no plan by layer beside another format: choose one for both")
+    server, work = server_of(asked, load), replace(any_load(asked).work, stack=None)
+    amount, limits = (load.amount, dict(load.limits)) if found.holds else (_least(server), {})
+    options: dict[str, Any] = {load.kind: amount}
+    if load.agents:
+        agents = load.agents
+        options = {"sessions": int(amount or 1), "turns": agents.turns, "growth": agents.growth_tokens}
+        options |= {"think": f"{agents.think_s:.12g} s", "shared": agents.shared_tokens}
+    engine = asked.work.stack or str(found.result["stack"] or "").partition("@")[0]
+    device = server.design.device
+    question: Recommend = operation(
+        replace(asked, work=work),
+        Recommend,
+        devices=(asked.device_text,),
+        engines=(engine,) if engine else None,
+        quantizers=("/".join(dict.fromkeys(spec.name for spec in asked.quantizer_specs())),),
+        output_tokens=work.output_tokens,
+        objective="throughput",  # of one server, in the settings that the design has
+        most=None if work.n_devices > 1 else 1,
+        price=() if device.usd_per_hour else (f"{device.name.lower()}=1",),
+        **options,
+        **limit_fields(limits),
+    )
+    return command_of(question, ("input_tokens",) if load.agents else ())
 
 
 def server_of(asked: PointRequest, load: LoadRequest, name: str = "") -> ServerDesign:

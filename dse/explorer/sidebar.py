@@ -6,9 +6,8 @@ from typing import Any
 import streamlit as st
 
 from dse import quantizers
-from dse.core.errors import DseError, InputError, clean
+from dse.core.errors import InputError, clean
 from dse.core.field import Field
-from dse.core.units import BETWEEN, number_and_unit
 from dse.explorer import common_fields, question, request, state, tray, uploads, widgets
 from dse.explorer.badge import badge_of
 from dse.explorer.bench import Bench, BenchRow
@@ -19,8 +18,8 @@ from dse.quantizers import layered
 from dse.specs import tokens
 from dse.specs.workload import HEADINGS, heading_of
 
-#: session keys: the widget that chooses a design, that of its name; what undo and redo go through; whether it is open
-_AT, _NAME, _HISTORY, OPEN = "tray at", "tray name", "explorer history", "explorer sidebar"
+#: session keys: the widget that chooses a design, that of its name; what undo and redo go through
+_AT, _NAME, _HISTORY = "tray at", "tray name", "explorer history"
 #: of a design, in this order; the rest under "More"
 _NAMED = (common_fields.OWN_DEVICE, common_fields.EDITS, common_fields.OWN_MODEL)
 _FIRST = (common_fields.QUANTIZER, common_fields.PARAMETERS, *common_fields.LAYOUT)
@@ -63,9 +62,33 @@ def act(change: Callable[[Tray], Tray]) -> None:
         st.toast(escaped(error.lines()[0]))
 
 
-def open_it() -> None:
-    """Open the sidebar in the next run."""
-    st.session_state[OPEN] = True
+#: a button that opens the sidebar as the reader would: once they have closed it, Streamlit's page lets no script do so
+_OPENER = st.components.v2.component(
+    "dse_change_design",
+    html='<button type="button" class="dse-change">Change this design</button>',
+    css=""".dse-change {
+        font: inherit; font-size: 0.875rem; color: inherit; background: none; border: 0; padding: 0.25rem 0;
+        cursor: pointer;
+    }
+    .dse-change:is(:hover, :focus-visible) { color: var(--st-primary-color); }""",
+    js="""export default function ({ parentElement }) {
+        parentElement.querySelector("button").onclick = () => {
+            document.querySelector("[data-testid=stExpandSidebarButton]")?.click();
+            const reach = (tries) => {  // the field, once it is seen
+                const field = document.querySelector("[class*=st-key-tray-name] input");
+                field?.focus();
+                if (document.activeElement !== field && tries) requestAnimationFrame(() => reach(tries - 1));
+            };
+            reach(60);
+        };
+    }""",
+    isolate_styles=False,
+)
+
+
+def opener() -> None:
+    """Draw the button that opens the sidebar, and brings the reader to the first field of the design."""
+    _OPENER(key="change", width="content")
 
 
 def add(design: tray.TrayDesign, question: Mapping[str, Any] | None = None) -> None:
@@ -135,13 +158,8 @@ def _designs(bench: Bench, history: tray.History) -> None:
     with st.container(horizontal=True, gap="xsmall"):
         _button("Duplicate", "Add a copy of the chosen design.", lambda: act(Tray.duplicated), disabled=full)
         _button("Delete", "Take the chosen design out.", lambda: act(Tray.deleted), disabled=alone)
-        _button("Up", "Move the chosen design up.", lambda: act(lambda now: now.moved(-1)), disabled=bench.at == 0)
-        _button(
-            "Down",
-            "Move the chosen design down.",
-            lambda: act(lambda now: now.moved(1)),
-            disabled=bench.at == len(rows) - 1,
-        )
+        tip = "Make the chosen design the first, against which the others' gains are."
+        _button("First", tip, lambda: act(Tray.first), disabled=bench.at == 0)
     with st.container(horizontal=True, gap="xsmall"):
         _button("Undo", "Take back the last change.", lambda: _step(history, -1), disabled=not history.can(-1))
         _button("Redo", "Change it again.", lambda: _step(history, 1), disabled=not history.can(1))
@@ -236,74 +254,15 @@ def _box(label: str, key: str, is_wrong: bool = False) -> Any:
 
 
 def _device_numbers(values: Mapping[str, Any]) -> None:
-    """Every number of the device, to change on the spot, with its source; drawn only when it is open."""
+    """Changed numbers of the device, above all that it has, with their sources; drawn only when it is open."""
     box = _box("Numbers of the device", "device numbers")
-    if not box.open:
-        return
-    with box:
-        st.caption("With its unit, in the form shown. Empty takes a change back.")
-        widgets.draw(common_fields.EDITS)
-        try:
-            shipped = editable(common_fields.device_of(values), "")
-        except DseError as error:
-            widgets.problem(error)
-            return
-        changed = edits_by_field(values["edits"])
-        for name, (text, source, kind) in shipped.items():
-            key = f"number of {name}"
-            st.session_state[key] = changed.get(name, text)
-
-            def keep(key: str = key, name: str = name, text: str = text) -> None:
-                state.put({common_fields.EDITS.key: with_edit(values["edits"], name, st.session_state[key], text)})
-
-            st.text_input(escaped(name.replace("_", " ")), key=key, on_change=keep, max_chars=40)
-            if name in changed:
-                _say_wrong(common_fields.device_of(values), name, changed[name])
-            st.text(f"{'changed; was ' + text + ': ' if name in changed else ''}{source} ({kind})")
-
-
-def _say_wrong(device: str, name: str, text: str) -> None:
-    try:
-        uploads.device(device, f"{name}={text}")
-    except InputError as error:
-        widgets.problem(error)
-
-
-def editable(device: str, edits: str) -> dict[str, tuple[str, str, str]]:
-    """The numbers of a device: field -> (text to edit, source, kind); without the changed ones where they are wrong.
-
-    The text is in the short form of files, so that it goes back unchanged. Raises InputError for an unknown device.
-    """
-    try:
-        spec = uploads.device(device, edits)
-    except InputError:
-        spec = uploads.device(device)
-    return {
-        name: (f"{quantity.value:.12g} {quantity.unit}", quantity.source, quantity.kind)
-        for name, quantity in spec.quantities().items()
-        if "." not in name
-    }
-
-
-def edits_by_field(edits: str) -> dict[str, str]:
-    """The changed numbers of a text, by field."""
-    pairs = (edit.partition("=") for edit in BETWEEN.split(edits) if edit.strip())
-    return {name.strip(): _without_commas(value) for name, _, value in pairs}
-
-
-def _without_commas(text: str) -> str:
-    """The text of a number without commas between its thousands; a decimal comma stays, for the parser to refuse."""
-    try:
-        number_and_unit(text)
-    except ValueError:
-        return text.strip()
-    return text.replace(",", "").strip()
-
-
-def with_edit(edits: str, name: str, text: str, shipped: str) -> str:
-    """The text of changed numbers after one was edited; empty, or as shipped, takes the change back."""
-    by_field = edits_by_field(edits)
-    by_field.pop(name, None)
-    if text.strip() and text.strip() != shipped:
-        by_field[name] = _without_commas(text)
-    return ",".join(f"{field}={value}" for field, value in by_field.items())
+    if box.open:
+        with box:
+            widgets.draw(common_fields.EDITS)
+            numbers = uploads.device(common_fields.device_of(values)).quantities()
+            rows = [
+                {"field": name, "value": f"{one.value:.12g} {one.unit}", "source": f"{one.source} ({one.kind})"}
+                for name, one in numbers.items()
+                if "." not in name
+            ]
+            st.dataframe(rows, hide_index=True)

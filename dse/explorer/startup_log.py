@@ -1,6 +1,8 @@
 """A server's start-up log or benchmark beside ours, as `dse check-log` says it: kept in the session alone."""
 
 import json
+import shlex
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -10,7 +12,9 @@ from dse.core.errors import InputError, clean, show
 from dse.core.field import Field
 from dse.explorer import common_fields, uploads, widgets
 from dse.explorer.bench import Bench
-from dse.specs import catalog, device_names
+from dse.explorer.find import Typed, find, of_server
+from dse.explorer.tray import OWN
+from dse.specs import catalog, device_names, releases, server_flags
 from dse.validate import bench_check, bench_result, check_log, own_server, startup_log
 from dse.validate.check_log import LogCheck
 from dse.validate.startup_log import StartupLog
@@ -18,6 +22,8 @@ from dse.validate.startup_log import StartupLog
 #: session key: name and values of the log, or the JSON of a benchmark
 _LOG = "explorer log"
 _MAX_NAME = 60
+#: what names of logs and benchmarks end with
+TYPES = ("log", "txt", "gz", "json")
 DEVICE = Field(
     name="log_device",
     label="GPU of the log",
@@ -34,10 +40,10 @@ def draw(bench: Bench) -> None:
         wrong = uploads.take(
             "log",
             "Log of vLLM, SGLang, TensorRT-LLM or llama.cpp, or a benchmark's JSON",
-            ["log", "txt", "gz", "json"],
+            TYPES,
             "What the server printed as it started, or the result of `vllm bench serve` or SGLang's bench_serving, up "
             "to 2 MiB, as `dse check-log` takes them. It stays in the memory of this session.",
-            _keep,
+            keep,
         )
         widgets.draw(DEVICE, width=260)
     widgets.lines(wrong)
@@ -51,14 +57,70 @@ def draw(bench: Bench) -> None:
             _show(found(log, name, bench.values.get(DEVICE.key)))
 
 
-def _keep(file: Any) -> None:
-    """Keep what a file says in the session: of a benchmark its JSON. Raises InputError."""
+def is_one(name: str, content: bytes) -> bool:
+    """Whether a file is a log or a benchmark's result: neither TOML nor other JSON."""
+    is_json, marks = name.lower().endswith(".json"), (f'"{mark}"'.encode() for mark in bench_result.MARKS)
+    return all(mark in content for mark in marks) if is_json else not name.lower().endswith(".toml")
+
+
+def keep(file: Any) -> tuple[str, StartupLog | bytes]:
+    """Keep in the session what a file says, and return it with its name: of a benchmark its JSON. Raises InputError."""
     name = clean(file.name, _MAX_NAME)
     st.session_state.pop(_LOG, None)
     startup_log.refuse_larger(file.size, name)
     text = startup_log.text_of(file.getvalue(), name)
     is_benchmark = bench_result.is_result(text.encode())
     st.session_state[_LOG] = name, text.encode() if is_benchmark else startup_log.read(text)
+    kept: tuple[str, StartupLog | bytes] = st.session_state[_LOG]
+    return kept
+
+
+def question(name: str, log: StartupLog | bytes, values: Mapping[str, Any]) -> Typed:
+    """The fields that a server's log sets, or the first run of a benchmark; what it does not say is as in `values`.
+
+    Raises InputError where it says nothing.
+    """
+    if isinstance(log, bytes):
+        return _of_run(bench_result.rows(name, log))
+    typed = Typed(left_out=["its lines of memory and of steps, which Trust compares"])
+    model = server_flags.model_fields(log.model) if log.model else {}
+    device = device_names.meant(log.device, catalog.device_aliases()) if log.device else None
+    for what, said, is_known in (("model", log.model, model), ("device", log.device, device)):
+        if not is_known:
+            typed.left_out.append(f"{what} {show(said)}, which does not ship" if said else f"no {what} in the log")
+    known = {**values, **model, **({"device": device, OWN["device"]: None} if device else {})}
+    known |= {OWN["model"]: None} if model else {}
+    try:
+        spec = uploads.device(common_fields.device_of(known))
+        fields = check_log.fields_of(log, spec, uploads.model(common_fields.model_of(known)))
+        typed.values |= of_server({"stack": log.engine, "tp": 1, **model, **fields}, typed.left_out).values
+    except InputError as error:
+        typed.values |= model
+        typed.left_out.append(error.lines()[0].replace("give --device", "choose the device, and load it again"))
+    typed.values |= {"device": device} if device else {}
+    stack, _, release = str(typed.values.get("stack", "")).partition("@")
+    if release and (known_release := releases.listed(stack, release)) != release:
+        typed.values["stack"] = f"{stack}@{known_release}".rstrip("@")
+        typed.left_out.append(f"release {release}: {known_release or 'no release'} stands for it")
+    return typed
+
+
+def _of_run(rows: Sequence[Mapping[str, str]]) -> Typed:
+    """The fields that the first run of a benchmark sets: its server, as a command would start it, and its load."""
+    row = rows[0]
+    engine = bench_result.engine_of(row.get("engine", ""))
+    start = next((word for word, stack in server_flags.SERVERS.items() if stack == engine), "")
+    options = {"--model": "model", "--tensor-parallel-size": "tp", "--kv-cache-dtype": "kv_dtype"}
+    said = [f"{option} {shlex.quote(row[name])}" for option, name in options.items() if row.get(name)]
+    typed = find(" ".join([start, *said, row.get("server", "")]))
+    for field in (common_fields.WORK["input_tokens"], common_fields.WORK["output_tokens"]):
+        typed.values[field.key] = int(row[f"{field.key}_tokens"])
+    kind, name = ("rate", "requests_per_s") if row.get("requests_per_s") else ("batch", "concurrency")
+    amount = common_fields.AMOUNTS[kind]
+    typed.values |= {common_fields.LOAD.key: kind, amount.key: amount.read(row[name])}
+    more = [f"{len(rows) - 1:,} more runs"] if len(rows) > 1 else []
+    typed.left_out += [*more, "its times, which Trust compares", *([] if row.get("tp") else ["no number of devices"])]
+    return typed
 
 
 def given(bench: Bench) -> dict[str, str]:

@@ -13,7 +13,7 @@ from dse.core.errors import clean
 from dse.core.field import Field
 from dse.explorer import kept
 from dse.explorer.fields import SEPARATOR, check_query, problem_of, query_of, sort_of
-from dse.explorer.tray import Tray, design_of, read, text_of, values_of
+from dse.explorer.tray import Tray, design_of, is_former_text, read, text_of, values_of
 
 #: the part of an address behind its page: texts by key
 Query = dict[str, list[str]]
@@ -68,9 +68,11 @@ def open_page(page: str, fields: Sequence[Field], design: Sequence[Field], openi
         query, lost = _files_of(every, query)
         tray, unread = _tray_of(query, design, opening)
         queried, problems = check_query(every, {key: texts for key, texts in query.items() if key not in (DESIGNS, AT)})
-        if any(field.key in query for field in design):
+        is_former = any(field.key in query for field in design)
+        if is_former:
             tray = tray.put(tray.at, design_of(queried, design))
-        shared, plain = tray.hoisted(query)
+        is_former |= is_former_text(query.get(DESIGNS, [""])[0])
+        shared, plain = tray.hoisted(query) if is_former else ({}, tray)
         if not any(problem_of(field, shared[field.key], {}) for field in fields if field.key in shared):
             queried, tray = {**queried, **shared}, plain
         queried.update(values_of(tray.current, design))

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import unquote
 
-from dse.core.errors import MAX_LINE, DseError, InputError, clean, show
-from dse.core.field import Field
+from dse.core.errors import MAX_LINE, DseError, InputError, clean
+from dse.core.field import WHOLE, Field
 from dse.explorer import kept
 from dse.explorer.fields import check_query, query_of
 
@@ -24,6 +24,8 @@ MAX_NAME = 40
 _FIELDS, _DESIGNS, _NAME = "~", "~~", "name"
 #: key of the question -> that of a design's own, which stands in its place; so designs of former addresses say it
 OWN = {"device": "own_device", "model": "own_model", "devices": "tp"}
+#: key of the changed numbers of a device, which another device has not
+_EDITS = "edits"
 #: a design that differs in nothing from the defaults
 _PLAIN = "-"
 
@@ -83,6 +85,7 @@ class Tray:
         """The tray with the current design as it is now; `is_for_all` changes the same fields of all designs."""
         before, after = self.current.values, design.values
         keys = {key for key in (*before, *after) if before.get(key) != after.get(key)} if is_for_all else set()
+        keys |= {_EDITS} if OWN["device"] in keys else set()
         others = [
             replace(
                 other,
@@ -94,6 +97,16 @@ class Tray:
             for other in self.designs
         ]
         return replace(self, designs=tuple(others)).put(self.at, design)
+
+    def on_another_device(self) -> "Tray":
+        """The tray without the changed numbers of the question's device, which is another now."""
+        kept = [
+            design
+            if OWN["device"] in design.values
+            else replace(design, values={key: value for key, value in design.values.items() if key != _EDITS})
+            for design in self.designs
+        ]
+        return replace(self, designs=tuple(kept))
 
     def added(self, design: TrayDesign, at: int | None = None) -> "Tray":
         """The tray with one design more, at the end or before a place, which is now being changed.
@@ -116,12 +129,9 @@ class Tray:
         left = (*self.designs[: self.at], *self.designs[self.at + 1 :])
         return Tray(left, min(self.at, len(left) - 1))
 
-    def moved(self, by: int) -> "Tray":
-        """The tray with the current design further up (-1) or down (1)."""
-        to = min(max(self.at + by, 0), len(self.designs) - 1)
-        rest = [*self.designs[: self.at], *self.designs[self.at + 1 :]]
-        rest.insert(to, self.current)
-        return Tray(tuple(rest), to)
+    def first(self) -> "Tray":
+        """The tray with the current design before the others."""
+        return Tray((self.current, *self.designs[: self.at], *self.designs[self.at + 1 :]))
 
 
 def _copy_of(name: str) -> str:
@@ -177,26 +187,28 @@ def read(text: str, at: str, fields: Sequence[Field], labels: Mapping[str, str])
         designs.append(design_of(values, fields, name))
     if not designs:
         return None, problems
+    place = 1
     try:
-        place = _place(at, len(designs))
+        place = Field(name="at", kind=WHOLE, low=1, high=len(designs)).read(clean(at, MAX_NAME)) if at else 1
     except DseError as error:
-        place, problems = 0, [*problems, error.lines()[0]]
-    return Tray(tuple(designs), place), problems
+        problems.append(error.lines()[0])
+    return Tray(tuple(designs), place - 1), problems
+
+
+def _parts(text: str) -> list[tuple[str, str]]:
+    """Keys and values of all designs of an address."""
+    parts = [part.partition(".") for design in text[:MAX_TEXT].split(_DESIGNS) for part in design.split(_FIELDS)]
+    return [(key, unquote(value)) for key, _, value in parts]
 
 
 def values_in(text: str) -> list[str]:
     """All values of the designs of an address, such as files."""
-    parts = [part for design in text[:MAX_TEXT].split(_DESIGNS) for part in design.split(_FIELDS)]
-    return [unquote(part.partition(".")[2]) for part in parts]
+    return [value for _, value in _parts(text)]
 
 
-def _place(at: str, n: int) -> int:
-    """The place of the design to change, which an address counts from 1. Raises InputError."""
-    if not at:
-        return 0
-    if not (at.isascii() and at.isdigit() and len(at) < 4 and 1 <= int(at) <= n):
-        raise InputError(f"at = {show(clean(at, MAX_NAME))}: must be a whole number from 1 to {n}")
-    return int(at) - 1
+def is_former_text(text: str) -> bool:
+    """Whether designs of an address are from when each had the device and the model itself."""
+    return any(key in OWN for key, _ in _parts(text))
 
 
 def _escaped(text: str) -> str:

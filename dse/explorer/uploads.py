@@ -128,7 +128,7 @@ def take(
     label: str,
     types: Sequence[str],
     tip: str,
-    keep_file: Callable[[Any], None],
+    keep_file: Callable[[Any], object],
     *,
     max_mib: int | None = None,
 ) -> list[str]:

@@ -76,7 +76,7 @@ def _start(field: Field, value: Any) -> Any:
 
 def _number(field: Field, options: dict[str, Any]) -> Any:
     kind = int if field.kind.sort == "whole" else float
-    value = st.number_input(
+    return st.number_input(
         field.label,
         kind(field.low),
         kind(field.high),
@@ -85,22 +85,6 @@ def _number(field: Field, options: dict[str, Any]) -> Any:
         format="%d" if kind is int else "%g",
         **options,
     )
-    if field.slides and value is not None:
-        slider = f"{field.key} slider"
-        st.session_state[slider] = min(field.slides, key=lambda stop: abs(stop - value))
-
-        def moved() -> None:
-            put({field.key: st.session_state[slider]})
-
-        st.select_slider(
-            f"{field.label}, in steps",
-            field.slides,
-            key=slider,
-            on_change=moved,
-            format_func=lambda stop: f"{stop:,}",
-            label_visibility="collapsed",
-        )
-    return value
 
 
 def problem(error: DseError) -> None:

@@ -27,6 +27,7 @@ from dse.operations.shared import (
     several,
 )
 from dse.specs.workload import (
+    ASKED,
     MAX_BATCH,
     MAX_DEVICES,
     MAX_OUTPUT_TOKENS,
@@ -58,6 +59,8 @@ SAID = (
     "model_kind",
     "other_software",
 )
+#: fields of a server that a user may fix besides; a layout over several devices is then the only one that is tried
+FIXED = tuple(name for name in ASKED if name not in (*SAID, "batch", "output_tokens", "stack", "calibrated"))
 
 
 @operation("recommend", "What to run for a load: advice that ends in a command.", function="recommend")
@@ -138,7 +141,7 @@ class Recommend(AssumesLike, WithAgents, WithHost, WithLimits, Sourced, WithFigu
     )
     quantizers: Sequence[str] | None = option(
         None,
-        "KV quantizers to choose from; default: fp16 and all that the engine runs there for the model.",
+        "KV quantizers to choose from, fp8/int4 for keys and values; default: fp16 and all that the engine runs there.",
         NAMES,
         former=("--quantizer",),
         metavar="A,B",
@@ -159,7 +162,7 @@ class Recommend(AssumesLike, WithAgents, WithHost, WithLimits, Sourced, WithFigu
         in_python=False,
     )
     any_size: bool = option(False, "Try other sizes than 1, 2, 4, 8 and whole nodes of 8 too.", SWITCH, name="any")
-    workload: Workload = work(only=SAID, takes_all=False)
+    workload: Workload = work(only=(*SAID, *FIXED), takes_all=False)
 
     def lacking(self) -> str:
         """Devices, and a model, by itself or in today's command; a plan has both."""
@@ -176,7 +179,7 @@ class Recommend(AssumesLike, WithAgents, WithHost, WithLimits, Sourced, WithFigu
     def unused(self) -> dict[str, str]:
         """Without a load the devices are full: most throughput is what is left to ask. A plan has all of it."""
         if self.check:
-            names = {field.name for field in fields_of(type(self))} | {*SAID}
+            names = {field.name for field in fields_of(type(self))} | {*SAID, *FIXED}
             return dict.fromkeys(
                 sorted(names - {"log", "check", "as_json", "assume_like"}), "beside --check, whose plan says it"
             )

@@ -9,6 +9,7 @@ from dse.core.errors import DseError, InputError, LimitError
 from dse.model import quality
 from dse.model.kv_layout import Same
 from dse.model.stacks import DEFAULT_STACK
+from dse.quantizers.layered import PREFIX
 from dse.questions import common, engine_formats, layouts
 from dse.questions.common import Candidate
 from dse.questions.server_design import Demand, ServerDesign
@@ -163,7 +164,8 @@ def _designs(
     spec, lm = cast(HardwareSpec, device.value), cast(ModelSpec, model.value)
     if quantizers is None:
         return tuple(engine_formats.compared(spec, lm, work, bits))
-    return tuple(common.design(spec, lm, quantizer, bits=bits) for quantizer in quantizers)
+    sides = [(name, "", "") if name.lower().startswith(PREFIX) else name.partition("/") for name in quantizers]
+    return tuple(common.design(spec, lm, keys.strip(), values.strip(), bits=bits) for keys, _, values in sides)
 
 
 def _engines(

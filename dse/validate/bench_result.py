@@ -45,7 +45,7 @@ _ENGINES = {
     "tensorrt-llm": "trtllm",
 }
 #: a result, and no other JSON, has these
-_MARKS = ("completed", "output_throughput")
+MARKS = ("completed", "output_throughput")
 #: settings of a server that SGLang keeps with its results, as its command takes them
 _SETTINGS = (
     "mem_fraction_static",
@@ -152,9 +152,9 @@ def _document(path: str, line: int, text: str) -> Any:
 
 def _row(place: str, document: Any) -> dict[str, str]:
     """A run as a row: mean lengths from the totals, a burst where all requests were sent at once."""
-    if not isinstance(document, dict) or not all(name in document for name in _MARKS):
+    if not isinstance(document, dict) or not all(name in document for name in MARKS):
         raise InputError(
-            f"{place}: is no result of `vllm bench serve` or `sglang.bench_serving`: {' and '.join(_MARKS)} are missing"
+            f"{place}: is no result of `vllm bench serve` or `sglang.bench_serving`: {' and '.join(MARKS)} are missing"
         )
     info = document.get("server_info")
     whole = {**(info if isinstance(info, dict) else {}), **document}

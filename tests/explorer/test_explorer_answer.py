@@ -2,23 +2,13 @@
 
 import pytest
 
-from cases import each
 from dse.explorer import bench, cards, common_fields, request, tray, verdict
 from dse.explorer import opened as row_of
 from dse.explorer.badge import badge_of
 from dse.explorer.pages import answer
 from dse.report import present
 from dse.specs import catalog
-from explorer_page import opened, plain, said, values_of, wrong
-
-
-def of(*designs, **workload):
-    """The bench of designs, each what differs from the defaults, under a question."""
-    values = {field.key: field.default for field in (*common_fields.DESIGN, *common_fields.SCENARIO)} | workload
-    own = (
-        {{"device": "own_device", "model": "own_model"}.get(key, key): of for key, of in one.items()} for one in designs
-    )
-    return bench.evaluate(values, tray.Tray(tuple(tray.TrayDesign(values=each) for each in own)))
+from explorer_page import of, opened, plain, said, values_of, wrong
 
 
 def is_enough(here, found):
@@ -339,80 +329,6 @@ def test_a_page_asks_for_what_the_stack_and_the_model_have():
     assert asked(model="qwen3.6-27b") - plain == {"state_type"}
     # a value that was given can be taken back
     assert "n_gpu_layers" in asked(n_gpu_layers="8")
-
-
-#: field of a design -> what both of a pair have, and what one of them changes; the mixture has experts and a sink
-_MIXTURE = {"model": "gpt-oss-120b", "tp": 2}
-PAIRS = {
-    "own_device": ({}, {"device": "a100-80gb"}),
-    "edits": ({}, {"edits": "memory_bandwidth=3 TB/s"}),
-    "own_model": ({}, {"model": "llama3.1-8b"}),
-    "quantizer": ({}, {"quantizer": "kivi"}),
-    "parameters": ({"quantizer": "kivi"}, {"parameters": "bits=4"}),
-    "value_quantizer": ({}, {"value_quantizer": "int4"}),
-    "value_parameters": ({"value_quantizer": "kivi"}, {"value_parameters": "bits=4"}),
-    "own_batch": ({}, {"own_batch": 3}),
-    "admission": ({}, {"admission": "reserve"}),
-    "page": ({}, {"page": 64}),
-    "weights_bits": ({}, {"weights_bits": 8}),
-    "dequant_path": ({"quantizer": "kivi"}, {"dequant_path": "fused"}),
-    "stack": ({}, {"stack": "sglang"}),
-    "tokens": ({}, {"tokens": "snapkv"}),
-    "token_parameters": ({"tokens": "snapkv"}, {"token_parameters": "budget=100"}),
-    "activation_bits": ({"weights_bits": 8}, {"activation_bits": 8}),
-    "weights": ({}, {"weights": "fp8"}),
-    "tower": ({"model": "gemma-3-27b"}, {"tower": False}),
-    "state_type": ({"model": "qwen3.8-27b"}, {"state_type": "bfloat16"}),
-    "max_mamba_cache_size": ({"model": "qwen3.8-27b", "stack": "sglang"}, {"max_mamba_cache_size": 100}),
-    "mamba_full_memory_ratio": ({"model": "qwen3.8-27b", "stack": "sglang"}, {"mamba_full_memory_ratio": 0.1}),
-    "max_total_tokens": ({"stack": "sglang"}, {"max_total_tokens": 100_000}),
-    "swa_full_tokens_ratio": ({"model": "gemma-3-12b", "stack": "sglang"}, {"swa_full_tokens_ratio": 0.5}),
-    "cuda_graph_max_bs": ({"stack": "sglang"}, {"cuda_graph_max_bs": 16}),
-    "cuda_graphs": ({}, {"cuda_graphs": False}),
-    "speculative_config": ({}, {"speculative_config": '{"method": "ngram", "num_speculative_tokens": 3}'}),
-    "cpu_offload_gb": ({}, {"cpu_offload_gb": 2.0}),
-    "weights_size": ({}, {"weights_size": 12_000_000_000}),
-    "n_gpu_layers": ({"stack": "llama.cpp"}, {"n_gpu_layers": 16}),
-    "n_cpu_moe": ({**_MIXTURE, "stack": "llama.cpp", "tp": 1}, {"n_cpu_moe": 4}),
-    "prompt_chunk": ({"memory": "paper"}, {"prompt_chunk": 512}),
-    "max_num_seqs": ({}, {"max_num_seqs": 4}),
-    "kv_cache_memory": ({}, {"kv_cache_memory": 20_000_000_000}),
-    "free_memory": ({}, {"free_memory": 149_000_000_000}),
-    "max_model_len": ({}, {"max_model_len": 8192}),
-    "batching": ({}, {"batching": "continuous"}),
-    "prompt_budget": ({}, {"prompt_budget": 2048}),
-    "tp": ({}, {"tp": 2}),
-    "pp": ({}, {"pp": 2}),
-    "pp_batches": ({"pp": 2}, {"pp_batches": 1}),
-    "ep": (_MIXTURE, {"ep": 2}),
-    "expert_skew": ({**_MIXTURE, "ep": 2}, {"expert_skew": 0.5}),
-    "dp_attention": ({**_MIXTURE, "ep": 2}, {"dp_attention": True}),
-    "dcp": ({"tp": 16, "model": "llama3.1-70b"}, {"dcp": 2}),
-    "implementation": ({"quantizer": "kivi"}, {"implementation": "generic"}),
-    "strict_kernels": ({}, {"strict_kernels": True}),
-    "other_software": ({"other_software": False}, {"other_software": True}),
-}
-#: the only choice of the field is the shipped file, so no two designs differ in it here
-ALIKE = {"measurements"}
-
-
-def test_pairs_name_every_field_of_a_design():
-    assert {*PAIRS, *ALIKE} == {field.key for field in common_fields.DESIGN}
-
-
-@each("key", PAIRS)
-def test_designs_that_differ_in_one_field_have_a_chance_in_their_row(key):
-    """Through `verdict.lead`, the sentence of the row: in either order, and beside weights of another format."""
-    common, change = PAIRS[key]
-    common = {"other_software": True, **common}  # KIVI and the like are compared as if others ran them
-    weights = {"weights": "fp8"} if key not in ("weights", "weights_bits", "activation_bits") else {}
-    here = of(common, {**common, **change}, {**common, **change, **weights}, batch=8)
-    assert [row.wrong for row in here.rows] == [None] * 3
-    one, other, third = here.answered
-    for first, second in ((one, other), (other, one), (one, third), (third, one)):
-        text = verdict.lead(second, first)
-        is_equal = first.result["throughput_tokens_per_s"] == second.result["throughput_tokens_per_s"]
-        assert "sure to be" in text or (is_equal and not text), text
 
 
 def test_weights_of_another_format_draw_the_page():

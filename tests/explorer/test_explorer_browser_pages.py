@@ -205,3 +205,20 @@ def test_tab_reaches_every_control_in_order_and_shows_where_it_is(page, server):
     places = [reached.index(field.label) for field in common_fields.QUESTION if field.label in reached]
     assert places == sorted(places)
     assert len(places) >= 8
+
+
+def test_a_design_is_opened_to_be_changed_each_time(page, server):
+    """Also once the reader has closed the sidebar by hand, on a phone too."""
+    for width in (1280, 390):
+        page.set_viewport_size({"width": width, "height": 844})
+        open_page(page, server)
+        idle(page)
+        name = page.get_by_role("textbox", name="Name", exact=True)
+        sync_api.expect(name).not_to_be_visible()
+        for _ in range(3):
+            page.get_by_role("button", name="Change this design").click()
+            sync_api.expect(name).to_be_focused()
+            sync_api.expect(name).to_be_in_viewport()
+            page.get_by_test_id("stSidebar").hover()
+            page.get_by_test_id("stSidebarCollapseButton").get_by_role("button").click()
+            sync_api.expect(name).not_to_be_visible()

@@ -4,9 +4,9 @@ import pytest
 
 from dse.core.errors import InputError
 from dse.explorer import common_fields, find
-from dse.specs import server_flags
+from dse.specs import catalog, server_flags
 from dse.specs.workload import ASKED
-from explorer_page import address_of, opened, plain, said, wrong
+from explorer_page import address_of, opened, plain, press, said, wrong
 
 LLAMA = {"model": "llama3.1-70b", "weights": None}
 QWEN = {"model": "qwen3-8b", "weights": None}
@@ -281,3 +281,33 @@ def test_a_name_typed_into_a_field_of_the_design_is_its_own():
     assert "device" not in address_of(page)
     type_into(page, "model", "Llama 3.1 8B")
     assert address_of(page)["model"] == "llama3.1-8b"
+
+
+FAST = "edits.memory_bandwidth=9 TB/s"
+
+
+@pytest.mark.parametrize("way", ["list", "box", "file"])
+def test_another_device_of_the_question_takes_changed_numbers_back(way):
+    """They are of the device before; a design with a device of its own keeps its own. Undo brings all of it back."""
+    designs = f"{FAST}~~own_device.b200~{FAST}~~{FAST}~quantizer.fp8"
+    app = opened("answer", designs=designs)
+    if way == "list":
+        app.selectbox(key="device").select("h100").run()
+    elif way == "box":
+        ask(app, "H100")
+    else:
+        text = catalog.device_text(catalog.device_files()["h100"]).encode()
+        app.file_uploader[0].upload("mine.toml", text, "application/toml").run()
+    assert not app.exception
+    assert address_of(app)["designs"] == f"-~~own_device.b200~{FAST}~~quantizer.fp8"
+    press(app, "Undo")
+    assert address_of(app) == {"designs": designs}
+    ask(app, "4x H200")  # the same device
+    assert address_of(app) == {"devices": "4", "designs": designs}
+
+
+def test_another_device_of_all_designs_takes_their_changed_numbers_back():
+    app = opened("answer", designs=f"quantizer.fp8~~{FAST}")
+    app.checkbox(key="tray all").check().run()
+    app.selectbox(key="own_device").select("b200").run()
+    assert address_of(app)["designs"] == "own_device.b200~quantizer.fp8~~own_device.b200"

@@ -7,123 +7,16 @@ import pytest
 
 import dse
 from dse.core.errors import InputError
-from dse.core.field import SHARE, SWITCH
 from dse.explorer import common_fields, request
 from dse.explorer.fields import problem_of
 from dse.explorer.size import against_rate
 from dse.operations.face import python_of
 from dse.specs.workload import ASKED, Workload
 
-#: names have no values of their own to choose from
-NAMES = {
-    "state_type": "bfloat16",
-    "state_share": 0.25,
-    "kv_offload": 0.5,
-    "stack": "sglang",
-    "implementation": "bitdecoding",
-    "weights": "fp8",
-    "tokens": "window:tokens=512",
-    "speculative_config": '{"method": "ngram", "num_speculative_tokens": 3}',
-}
-#: devices divide what a model has
-NUMBERS = {
-    "prompt_budget_tokens": 4096,
-    "max_num_seqs": 8,
-    "kv_cache_memory_bytes": 2**34,
-    "free_memory_bytes": 79 * 2**30,
-    "max_model_len": 2**20,
-    "weights_size_bytes": 12 * 2**30,
-    "max_total_tokens": 10**5,
-    "cuda_graph_max_bs": 16,
-    "tp": 4,
-    "pp": 4,
-    "pp_batches": 2,
-    "ep": 4,
-    "dcp": 2,
-    "cpu_moe_layers": 16,
-    "cpu_offload_gib": 2.5,
-}
-#: what another value of a field needs beside it: other fields, a model, a quantizer
-BESIDE = {
-    "activation_bits": {"weights_bits": 8},
-    "cached_input_discount": {"prefix_tokens": 64},
-    "pp_batches": {"pp": 4},
-    "ep": {"tp": 4},
-    "expert_skew": {"tp": 4, "ep": 2},
-    "dp_attention": {"tp": 4},
-    "dcp": {"tp": 16},
-    "gpu_layers": {"stack": "llama.cpp"},
-    "cpu_moe_layers": {"stack": "llama.cpp"},
-    "max_total_tokens": {"stack": "sglang"},
-    "swa_full_tokens_ratio": {"stack": "sglang"},
-    "state_slots": {"stack": "sglang"},
-    "state_share": {"stack": "sglang"},
-}
-MODELS = {
-    **dict.fromkeys(("state_type", "state_slots", "state_share"), "qwen3.5-9b"),
-    "ep": "mixtral-8x7b",
-    "expert_skew": "mixtral-8x7b",
-    "dcp": "llama3.1-8b",
-}
-QUANTIZERS = {
-    **dict.fromkeys(("state_type", "state_slots", "state_share"), "fp8"),
-    "kv_cache": "fp16",
-    "dcp": "fp8",
-    "samples": "fp8",
-}
-
-
-def other(name):
-    """A value that a field does not have by itself."""
-    asked = ASKED[name]
-    if asked.kind is SWITCH:
-        return not asked.default
-    if asked.kind is SHARE:
-        return 0.25
-    if name in NUMBERS or (asked.kind.sort == "whole" and not asked.choices):
-        return NUMBERS.get(name) or (asked.default or 0) + 16
-    return NAMES[name] if name in NAMES else next(each for each in reversed(asked.choices) if each != asked.default)
-
 
 def answer(values):
     """The answer to a design of such values, under the load and the limits that they ask for."""
     return request.answer(request.point_request(values), request.load_request({**common_fields.DEFAULTS, **values}))
-
-
-def test_every_field_of_a_workload_reaches_the_request_the_command_and_the_script(run):
-    wrong = {}
-    for name in common_fields.WORK:  # all but a file on the server's machine
-        try:
-            reaches_them(name, run)
-        except AssertionError as error:
-            wrong[name] = str(error)
-    assert wrong == {}
-
-
-def reaches_them(name, run):
-    work = Workload(**BESIDE.get(name, {}), **{name: other(name)})
-    values = {
-        "device": "h100",
-        "model": "llama2-7b",
-        "quantizer": QUANTIZERS.get(name, "kivi"),
-        **common_fields.work_values(work),
-    }
-    values |= {"model": MODELS[name]} if name in MODELS else {}
-    values["devices"] = work.tp * work.pp
-    assert set(common_fields.work_values(work)) <= {
-        field.key for field in (*common_fields.DESIGN, *common_fields.SCENARIO)
-    }
-    asked = request.point_request(values)
-    assert asked.work == work
-    found = answer(values)
-    assert request.any_load(found.request) == request.any_load(asked)  # at the most requests that fit, if none are said
-    asked, result = found.request, found.result
-    status, out, err = run(*shlex.split(request.command_of(request.operation(asked)))[1:], "--json")
-    assert (status, err) == (0, "")
-    assert {key: json.loads(out)[key] for key in result} == result
-    space = {}
-    exec(python_of(request.operation(asked)), space)
-    assert space["result"] == result
 
 
 def test_a_page_asks_within_the_range_of_the_workload():

@@ -9,7 +9,7 @@ from dse.explorer import common_fields, fields, presets, question, request, tray
 from dse.explorer.fields import problem_of
 from dse.explorer.tray import History, Tray, TrayDesign
 from dse.specs.workload import ASKED
-from explorer_page import address_of, opened, said
+from explorer_page import address_of, opened, press, said
 
 A, B, C = (TrayDesign(values={"quantizer": name}) for name in ("fp8", "kivi", "nvfp4"))
 
@@ -22,8 +22,8 @@ def test_designs_are_added_copied_moved_and_deleted():
     now = Tray((A, B))
     assert names(now.added(C)) == (["fp8", "kivi", "nvfp4"], 2)
     assert names(now.duplicated()) == (["fp8", "fp8", "kivi"], 1)
-    assert names(now.moved(1)) == (["kivi", "fp8"], 1)
-    assert names(now.moved(-1)) == (["fp8", "kivi"], 0)  # first already
+    assert names(now.first()) == (["fp8", "kivi"], 0)  # already
+    assert names(Tray((A, B, C), 1).first()) == (["kivi", "fp8", "nvfp4"], 0)
     assert names(now.chosen(1).deleted()) == (["fp8"], 0)
     assert names(Tray((A, B, C), 1).deleted()) == (["fp8", "nvfp4"], 1)  # the next one is being changed
     assert names(Tray((A, B, C), 2).deleted()) == (["fp8", "kivi"], 1)
@@ -173,11 +173,6 @@ def test_a_preset_is_a_workload(name):
     assert values["prefix"] <= values["input"]
 
 
-def press(app, label):
-    next(button for button in app.sidebar.button if button.label == label).click().run()
-    assert not app.exception
-
-
 def designs_of(app):
     return app.sidebar.radio[0].options
 
@@ -199,8 +194,8 @@ def test_the_sidebar_changes_the_tray_and_takes_it_back():
     }
     app.text_input(key="tray name").set_value("Two bits").run()
     assert designs_of(app)[1] == "Two bits"
-    press(app, "Down")
-    assert designs_of(app)[2] == "Two bits"
+    press(app, "First")
+    assert designs_of(app)[0] == "Two bits"
     for _ in range(2):  # the move, the name
         press(app, "Undo")
     assert designs_of(app)[1] == "kivi"

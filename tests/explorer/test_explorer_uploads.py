@@ -1,7 +1,9 @@
 """Files of the reader's own in the explorer: checked, chosen, named in addresses, and freed."""
 
+import json
 import time
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -259,3 +261,106 @@ def test_the_memory_of_an_upload_is_freed(monkeypatch):
     monkeypatch.setattr(uploads, "get_script_run_ctx", lambda: context)
     uploads.let_go(SimpleNamespace(file_id="read"))
     assert [file.file_id for file in manager.get_files("session", ["read", "kept"])] == ["kept"]
+
+
+LOGS = Path(__file__).parents[1] / "validate" / "logs"
+
+
+def set_by(app):
+    """What the page says that it set, and what not."""
+    return next((line for line in said(app).splitlines() if line.startswith("Set: ")), "")
+
+
+@pytest.mark.parametrize(
+    ("log", "device", "fields", "says"),
+    [
+        (
+            "vllm-0.19-llama-3.1-8b-kv-fp8.log",
+            "h100",
+            {
+                "model": "llama3.1-8b",
+                "device": "h100",
+                "devices": 1,
+                "quantizer": "fp8",
+                "gpu_memory_utilization": 0.95,
+                "max_model_len": 8192,
+                "stack": "vllm@0.19.0",
+            },
+            "no device in the log",
+        ),
+        (
+            "vllm-0.10-qwen2-7b-tp2.log",
+            "h100",
+            {"model": "qwen2.5-7b", "devices": 2, "tp": None},
+            "no device in the log",
+        ),
+        (
+            "llamacpp-llama-3.1-8b-q4_k_m.log",
+            "h200",
+            {"model": "llama3.1-8b", "device": "rtx-4090", "devices": 1, "weights": "q4_k_m", "stack": "llama.cpp"},
+            "which Trust compares",
+        ),
+    ],
+)
+def test_a_log_sets_the_question_and_the_design(log, device, fields, says):
+    """As `dse recommend --from` reads it; Trust has the same log."""
+    app = opened("answer", device=device, designs="own_model.qwen3-8b~tp.4~~quantizer.fp8")
+    app.file_uploader[0].upload(log, (LOGS / log).read_bytes(), "text/plain").run()
+    assert not app.exception
+    assert {key: app.session_state[key] for key in fields} == fields
+    assert app.session_state["own_model"] is None
+    assert says in set_by(app)
+    assert app.session_state["explorer log"][0] == log
+    assert wrong(app) == []
+    next(button for button in app.sidebar.button if button.label == "Undo").click().run()
+    assert address_of(app)["designs"] == "own_model.qwen3-8b~tp.4~~quantizer.fp8"
+
+
+def test_a_log_of_another_device_sets_what_does_not_need_it():
+    app = opened("answer", device="l4")
+    log = "vllm-0.11-llama-3.1-8b.log"  # of 79 GiB
+    app.file_uploader[0].upload(log, (LOGS / log).read_bytes(), "text/plain").run()
+    assert (app.selectbox(key="model").value, app.selectbox(key="device").value) == ("llama3.1-8b", "l4")
+    assert "choose the device, and load it again" in set_by(app)
+
+
+RUN = {
+    "backend": "vllm",
+    "model_id": "meta-llama/Llama-3.1-8B-Instruct",
+    "request_rate": 4.5,
+    "tensor_parallel_size": 2,
+    "completed": 320,
+    "total_input_tokens": 327680,
+    "total_output_tokens": 163840,
+    "output_throughput": 3000.5,
+}
+
+
+def test_a_benchmark_sets_its_server_its_lengths_and_its_load():
+    app = opened("answer")
+    app.file_uploader[0].upload("bench.json", json.dumps(RUN).encode(), "application/json").run()
+    assert not app.exception
+    wanted = {"model": "llama3.1-8b", "devices": 2, "input": 1024, "output": 512, "load": "rate", "rate": 4.5}
+    assert {key: app.session_state[key] for key in wanted} == wanted
+    closed = {**RUN, "request_rate": "inf", "max_concurrency": 32, "tensor_parallel_size": None}
+    app.file_uploader[0].upload("bench.json", json.dumps(closed).encode(), "application/json").run()
+    assert (app.session_state["load"], app.session_state["batch"]) == ("batch", 32)
+    assert "no number of devices" in set_by(app)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("other.txt", b"nothing\nof a server\n", "has no start-up lines of vLLM, SGLang, TensorRT-LLM or llama.cpp"),
+        ("large.log", b"\n" * (2**21 + 1), "large.log: has 2,097,153 bytes: give its start-up alone"),
+        ("bad.json", json.dumps({**RUN, "completed": 0}).encode(), "completed = '0': must be more than 0"),
+        ("other.json", b'{"a": 1}', "other.json"),
+    ],
+)
+def test_a_bad_log_is_a_line_beside_the_field(name, content, says):
+    app = opened("answer")
+    before = address_of(app)
+    app.file_uploader[0].upload(name, content, "text/plain").run()
+    assert not app.exception
+    assert any(says in line for line in wrong(app))
+    assert address_of(app) == before

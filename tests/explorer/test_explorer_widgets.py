@@ -15,14 +15,6 @@ pytestmark = pytest.mark.usefixtures("few_cells")
 MODULES = {page.path: importlib.import_module(page.module) for page in PAGES}
 #: texts that fields take, and choices that keep a test short
 TEXTS = {
-    "edits": "memory_bandwidth=3 TB/s",
-    "parameters": "block=32",
-    "value_parameters": "format=e5m2",
-    "token_parameters": "heavy=0.2",
-    "weights": "bf16",
-    "think": "5 s",
-    "implementation": "generic",
-    "speculative_config": '{"model": "tinyllama-1.1b", "num_speculative_tokens": 2}',
     "lab_compared": "int8; kivi:bits=4",
     "front_batches": "4, 8",
     "front_tps": "1, 2",
@@ -32,16 +24,6 @@ TEXTS = {
     "price": "h100=2.5",
 }
 CHOICES = {
-    "device": "h100",
-    "model": "llama2-13b",
-    "own_device": "a100-80gb",
-    "own_model": "llama2-7b",
-    "quantizer": "nqkv",
-    "value_quantizer": "fp8",
-    "tokens": "h2o",
-    "model_kind": "calibrated",
-    "stack": "vllm",
-    "dequant_path": "fused",
     "size_devices": ["h100"],
     "engines": ["vllm"],
     "size_quantizers": ["fp8"],
@@ -50,27 +32,8 @@ CHOICES = {
 }
 #: drawn as tabs; those at the end of whose key stands "tab" hide what is not chosen
 TABS = ("trust_by", "trust_tab", "size_tab")
-#: moved on their own: another choice takes them back, they are drawn when there is a front, or exclude another
-LATER = ("edits", "parameters", "filter", "kv_cache", "weights")
-#: shares, layers and heads that the dump has, and devices that divide what the model has, which has no experts
-NUMBERS = {
-    "swa_full_tokens_ratio": 0.5,
-    "mamba_full_memory_ratio": 0.5,
-    "gpu_memory_utilization": 0.8,
-    "cached_input_discount": 0.25,
-    "kv_offload": 0.5,
-    "lab_layer": 1,
-    "lab_head": 1,
-    "lab_first": 64,
-    "lab_heads": 2,
-    "devices": 8,
-    "tp": 4,
-    "pp": 2,
-    "pp_batches": 1,
-    "ep": 1,
-    "expert_skew": 0.0,
-    "dcp": 1,
-}
+#: layers and heads that the dump has
+NUMBERS = {"lab_layer": 1, "lab_head": 1, "lab_first": 64, "lab_heads": 2}
 
 
 def other(field):
@@ -124,9 +87,7 @@ def test_each_widget_of_a_page_is_moved(path):
             widget(app, hiding).set_value(tab).run()
         here = [field for field in left if is_drawn(app, field)]
         left = [field for field in left if field not in here]
-        move(app, [field for field in here if not field.key.endswith(LATER)])
-        assert not app.exception
-        move(app, [field for field in here if field.key.endswith(LATER)])
+        move(app, here)
         labelled(app)
     assert left == []
 
@@ -157,44 +118,6 @@ def test_tabs_have_every_field_of_their_page():
     assert {field.key for field in why.FIELDS} == moved | not_moved
 
 
-#: fields that a stack alone has, or models with constant states, by a design that has them
-OF_ONE = {
-    ("sglang", "qwen3.5-9b"): ("state_type", "max_mamba_cache_size", "mamba_full_memory_ratio"),
-    ("llama.cpp", "qwen3-30b-a3b"): ("max_total_tokens", "swa_full_tokens_ratio", "n_gpu_layers", "n_cpu_moe"),
-}
-OF_OTHERS = [key for keys in OF_ONE.values() for key in keys]
-
-
-@pytest.mark.parametrize(("stack", "model"), OF_ONE)
-def test_a_widget_is_there_where_the_stack_and_the_model_have_what_it_says(stack, model):
-    app = opened("answer", designs="quantizer.fp16", model=model)
-    app.selectbox(key="stack").set_value(stack).run()
-    fields = [field for field in common_fields.DESIGN if field.key in OF_ONE[stack, model]]
-    for field in fields:  # one excludes another
-        app.session_state[field.key] = field.default
-        move(app, [field])
-    labelled(app)
-
-
-def test_each_widget_of_the_question_and_of_a_design_is_moved():
-    app = opened("answer", designs="quantizer.nqkv", model="llama2-7b")
-    loads = (*common_fields.AMOUNTS.values(), *common_fields.OF_SESSIONS, common_fields.LOAD)
-    every = [
-        field
-        for field in (*common_fields.DESIGN, *common_fields.SCENARIO)
-        if field.key not in OF_OTHERS and (field not in loads or field.key == "batch")
-    ]
-    move(app, [field for field in every if not field.key.endswith(LATER)])
-    app.text_input(key="number of usd_per_hour").set_value("9 USD/h").run()
-    assert app.text_input(key="edits").value == "usd_per_hour=9 USD/h"
-    move(app, [field for field in every if field.key.endswith(LATER)])
-    for slider in app.select_slider:
-        slider.set_value(64).run()
-        assert app.number_input(key=slider.key.removesuffix(" slider")).value == 64
-    assert not app.exception
-    labelled(app)
-
-
 @pytest.mark.parametrize("load", common_fields.AMOUNTS)
 def test_each_load_has_its_amount_and_sessions_what_they_do(load):
     app = opened("answer", designs="quantizer.fp8")
@@ -204,12 +127,11 @@ def test_each_load_has_its_amount_and_sessions_what_they_do(load):
     drawn = {str(widget.key) for widget in (*app.number_input, *app.text_input)}
     wanted = {field.key for field in (*amounts, *of_sessions)}
     assert drawn & {field.key for field in (*common_fields.AMOUNTS.values(), *common_fields.OF_SESSIONS)} == wanted
-    move(app, [*amounts, *of_sessions])
     labelled(app)
 
 
 #: their label says what they are for
-PLAIN = ("number of ", "add ", "find")
+PLAIN = ("add ", "find")
 
 
 def labelled(app):

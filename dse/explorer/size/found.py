@@ -9,7 +9,7 @@ import pandas as pd
 import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
-from dse.explorer import common_fields, request, uploads
+from dse.explorer import common_fields, names, request, uploads
 from dse.figures import FIGURES
 from dse.figures.charts import recommend
 from dse.figures.drawing.chart import Chart
@@ -128,11 +128,11 @@ def _sized(answer: Any, fields: Mapping[str, Mapping[str, Any]], model: str, sai
     return Sized(
         question=answer.question,
         verdict=answer.verdict,
-        labels=tuple(line[0] for line in lines),
+        labels=tuple(names.called(line[0]) for line in lines),
         cards=tuple(cards),
-        runner_up=answer.runner_up_text(),
+        runner_up=names.called(answer.runner_up_text()),
         others=tuple(answer.other_rows()) if answer.other_loads else (),
-        notes=(*said, *answer.notes(), *answer.small_print()),
+        notes=tuple(map(names.called, (*said, *answer.notes(), *answer.small_print()))),
         chart=chart,
         table=table,
         questions=questions,
