@@ -32,6 +32,8 @@ _MANY = 16
 _LEGEND_PX = 260
 #: pixels of bars: of a bar, of an entry of the legend above (a row each on a phone), of the axis below
 _BAR_PX, _ENTRY_PX, _BELOW_PX = 44, 24, 55
+#: beside which a legend above has room
+_LEAST_PX = 80
 #: letters of a line of a name that a phone has room for beside a bar, and lines that a bar has room for
 _SHORT, _MOST_LINES = 22, 3
 CLEAR = "rgba(0,0,0,0)"
@@ -133,8 +135,8 @@ def bars(chart: Chart, designs: Sequence[str] = ()) -> dict[str, Any]:
 
     Names of `designs` stand beside the bars, a few words a line, in letters that leave the bars room on a phone.
     """
-    legend_px = _ENTRY_PX * len(chart.legend())
-    plot = fitted(chart, legend_px + _BELOW_PX + _BAR_PX * len(chart.panels[0].y.ticks), legend_px)
+    bars_px = max(_BAR_PX * len(chart.panels[0].y.ticks), _LEAST_PX)
+    plot = fitted(chart, _ENTRY_PX * len(chart.legend()) + _BELOW_PX + bars_px)  # less legend leaves more to the bars
     if not designs:
         return plot
     layout = plot["layout"]
@@ -157,11 +159,10 @@ def cells(chart: Chart) -> dict[str, Any]:
     return plot
 
 
-def fitted(chart: Chart, height: int = HEIGHT, legend_px: int = 0) -> dict[str, Any]:
+def fitted(chart: Chart, height: int = HEIGHT) -> dict[str, Any]:
     """The plotly figure, as plain data, of a chart with one panel: as wide as its place, in the page's colors.
 
-    `legend_px` keeps so much room above a low figure for its legend; a tall one makes room by itself. The page writes
-    the title and the notes, where they wrap. Black becomes a gray that both themes show.
+    The page writes the title and the notes, where they wrap. Black becomes a gray that both themes show.
     """
     plot = to_plotly.spec(names.of_chart(chart), has_size=False)
     plot["data"] = _keyed(plot["data"])
@@ -172,7 +173,7 @@ def fitted(chart: Chart, height: int = HEIGHT, legend_px: int = 0) -> dict[str, 
         layout.pop(name)
     if labels := [text for text in layout.pop("annotations") if text["xref"] != "paper"]:
         layout["annotations"] = [{**label, "font": {"size": SMALL_PX}} for label in labels]  # in the theme's color
-    margin = {"l": 75, "r": 10, "t": legend_px or 10, "b": 55, "autoexpand": not legend_px}
+    margin = {"l": 75, "r": 10, "t": 10, "b": 55, "autoexpand": True}
     layout.update(height=height, margin=margin)
     del layout["font"]["color"]
     legend = layout["legend"]

@@ -323,8 +323,7 @@ def _shared_lines(r: dict[str, Any]) -> list[str]:
         ("kept beside requests", f"{present.number(round(shared['mean_cached_bytes']), 'B')} in the mean"),
         (
             "without, steady state",
-            f"{present.number(without['steady_tokens_per_s'], 'tok/s')}, "
-            f"{per_second(without['steady_requests_per_s'])}"
+            f"{present.number(without['steady_tokens_per_s'], 'tok/s')}, {per_second(without['steady_requests_per_s'])}"
             if without["steady_requests_per_s"]
             else "not one request of the mean length fits",
         ),

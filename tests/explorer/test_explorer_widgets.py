@@ -24,10 +24,6 @@ TEXTS = {
     "implementation": "generic",
     "speculative_config": '{"model": "tinyllama-1.1b", "num_speculative_tokens": 2}',
     "lab_compared": "int8; kivi:bits=4",
-    "front_batches": "4, 8",
-    "front_tps": "1, 2",
-    "front_axes": "weights_bits = 16, 8",
-    "front_at_most": "batch=8",
     "budget": "900/h",
     "price": "h100=2.5",
 }
@@ -45,8 +41,6 @@ CHOICES = {
     "size_devices": ["h100"],
     "engines": ["vllm"],
     "size_quantizers": ["fp8"],
-    "front_x": "tpot_s",
-    "front_y": "max_batch",
 }
 #: drawn as tabs; those at the end of whose key stands "tab" hide what is not chosen
 TABS = ("trust_by", "trust_tab", "size_tab")
@@ -61,8 +55,6 @@ NUMBERS = {
     "kv_offload": 0.5,
     "lab_layer": 1,
     "lab_head": 1,
-    "lab_first": 64,
-    "lab_heads": 2,
     "devices": 8,
     "tp": 4,
     "pp": 2,
@@ -136,8 +128,8 @@ OF_WHY = {
     "numbers": {"": (numbers.NUMBER,)},
     "what-if": {"what_if=map": (what_if.MEASURE, what_if.AGAINST)},
     "error": {
-        "": (form.COMPARED, form.HEADS, form.REPLACE),  # one sample, nothing to choose of dumps
-        **{f"lab_view={view}": fields for view, fields in form.OF_VIEW.items()},
+        "": (form.COMPARED,),  # one sample, nothing to choose of dumps
+        **{f"lab_view={view}": fields for view, fields in form.OF_VIEW.items() if fields},
     },
 }
 
