@@ -1,5 +1,6 @@
 """Figures of `dse.figures` as the explorer shows them: the chosen design marked, the size and colors of the page."""
 
+import html
 import json
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -30,10 +31,8 @@ LINE_PX = 18
 _MANY = 16
 #: the legend stands above the plot, where no axis is; taller than this it would scroll
 _LEGEND_PX = 260
-#: pixels of bars: of a bar, of an entry of the legend above (a row each on a phone), of the axis below
+#: pixels of a bar, of an entry of a legend (a row each on a phone), of the axis below
 _BAR_PX, _ENTRY_PX, _BELOW_PX = 44, 24, 55
-#: beside which a legend above has room
-_LEAST_PX = 80
 #: letters of a line of a name that a phone has room for beside a bar, and lines that a bar has room for
 _SHORT, _MOST_LINES = 22, 3
 CLEAR = "rgba(0,0,0,0)"
@@ -130,13 +129,22 @@ def beside(designs: Sequence[str]) -> list[str]:
     return [names.printed(name) for name in designs] if 1 < len(designs) <= MAX_NAMED else []
 
 
+def legend(chart: Chart) -> str:
+    """Legend of bars as HTML: it takes as many lines as its place needs."""
+    keys = (
+        f'<span><span style="color:{series.color}" aria-hidden="true">&#9632;</span> {html.escape(series.name)}</span>'
+        for series in chart.legend()
+    )
+    return f'<div style="display:flex;flex-wrap:wrap;gap:0 1rem;font-size:0.85rem">{"".join(keys)}</div>'
+
+
 def bars(chart: Chart, designs: Sequence[str] = ()) -> dict[str, Any]:
-    """`fitted` for a bar a design, as high as these and the legend need.
+    """`fitted` for a bar a design, as high as these need, with `legend` above it.
 
     Names of `designs` stand beside the bars, a few words a line, in letters that leave the bars room on a phone.
     """
-    bars_px = max(_BAR_PX * len(chart.panels[0].y.ticks), _LEAST_PX)
-    plot = fitted(chart, _ENTRY_PX * len(chart.legend()) + _BELOW_PX + bars_px)  # less legend leaves more to the bars
+    plot = fitted(chart, _GAP_PX + _BELOW_PX + _BAR_PX * len(chart.panels[0].y.ticks))
+    plot["layout"].update(showlegend=False)
     if not designs:
         return plot
     layout = plot["layout"]
@@ -145,7 +153,6 @@ def bars(chart: Chart, designs: Sequence[str] = ()) -> dict[str, Any]:
     layout["yaxis"].update(tickfont={"size": SMALL_PX}, title={"text": ""}, ticktext=texts)
     longest = max(len(line) for lines in wrapped.values() for line in lines)
     layout["margin"]["l"] = 2 * _GAP_PX + round(_LETTER_PX * longest)
-    layout["legend"].update(x=0, xref="container")
     return plot
 
 

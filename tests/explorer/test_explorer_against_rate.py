@@ -9,10 +9,10 @@ import pytest
 from click.testing import CliRunner
 
 from dse.cli import main
+from dse.core.errors import InputError
 from dse.explorer import downloads, request
 from dse.explorer.size import against_rate
 from dse.operations.face import python_of
-from dse.operations.serving import SimulateServing
 from dse.questions import load
 from explorer_page import opened, said, wrong
 
@@ -56,11 +56,11 @@ def test_all_designs_serve_the_same_requests():
 
 
 @pytest.mark.parametrize("trace", [None, "azure-code"])
-@pytest.mark.parametrize("changed", [{}, {"admission": "reserve", "page_tokens": 32}, {"max_num_seqs": 4}])
+@pytest.mark.parametrize("changed", [{}, {"admission": "reserve", "page_tokens": 32}, {"rounds": 3, "max_num_seqs": 4}])
 @pytest.mark.slow
 def test_command_and_python_shown_give_the_numbers_of_the_page(trace, changed):
     asked = _asked(**changed)
-    question = request.operation(asked, SimulateServing, **how(trace))
+    question = against_rate.simulation_of(asked, **how(trace))
     ours, waits = against_rate.cached_run(question, asked, "x")
     made = downloads.made_by([question], "", [tuple(question.unused())])
     outcome = CliRunner().invoke(main.cli, [*shlex.split(made.command)[1:], "--json"])
@@ -72,6 +72,11 @@ def test_command_and_python_shown_give_the_numbers_of_the_page(trace, changed):
     assert waits["design"].unique().tolist() == ["x"]
     if "max_num_seqs" in changed:
         assert ours["peak_running"] <= 4
+
+
+def test_what_is_not_simulated_is_said_in_a_line():
+    with pytest.raises(InputError, match="prompt-chunk = 512"):
+        against_rate.simulation_of(_asked(prompt_chunk_tokens=512), **how())
 
 
 def test_command_and_python_ask_for_the_limits_of_the_page():

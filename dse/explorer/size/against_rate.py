@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from dse.core.errors import DseError
+from dse.core.errors import DseError, InputError
 from dse.core.field import Field, declarations
 from dse.explorer import downloads, request, runs, state, widgets
 from dse.explorer.bench import Bench, differences
@@ -26,6 +26,7 @@ from dse.questions.load import UnderLoad
 from dse.report import simulation
 from dse.report.present import number
 from dse.serving import trace_tables
+from dse.specs.workload import ASKED
 
 _OPTIONS = declarations(SimulateServing)
 #: lengths that are simulated: the workload's, all alike
@@ -115,7 +116,7 @@ def _simulated(page: str, bench: Bench, designs: Mapping[str, PointRequest], how
 
     def run(name: str) -> tuple[dict[str, Any], pd.DataFrame]:
         bar.progress(len(questions) / len(designs), text=widgets.escaped(f"{name}: {n:,} requests"))
-        questions[name] = request.operation(designs[name], SimulateServing, **how)
+        questions[name] = simulation_of(designs[name], **how)
         return cached_run(questions[name], designs[name], name)
 
     runs_of = _of_each(designs, run)
@@ -172,6 +173,17 @@ def cached_run(question: SimulateServing, point: PointRequest, name: str) -> tup
     """A simulated run: its numbers, and what shares of the requests wait. Raises DseError."""
     result, run = runs.with_files(question, point).run()
     return result, simulation.waits_table(result, run, name)
+
+
+def simulation_of(point: PointRequest, **how: Any) -> SimulateServing:
+    """A run as an operation, of as many requests at once as both limits allow. Raises InputError."""
+    work = point.work
+    if work.prompt_chunk_tokens != 1:
+        raise InputError(f"prompt-chunk = {work.prompt_chunk_tokens}: requests are simulated with 1 only: leave it out")
+    least = min((n for n in (work.batch, work.max_num_seqs) if n), default=None)
+    taken = replace(work, batch=least, max_num_seqs=ASKED["max_num_seqs"].default, rounds=ASKED["rounds"].default)
+    simulate: SimulateServing = request.operation(replace(point, work=taken), SimulateServing, **how)
+    return simulate
 
 
 def operation(point: PointRequest, limits: Mapping[str, float]) -> PredictLoad:

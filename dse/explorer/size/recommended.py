@@ -49,7 +49,7 @@ def show(page: str, values: Mapping[str, Any], trace: Trace | None = None, name:
 
 def _cards(sized: Sized) -> None:
     """The deployments beside each other, the runner-up, and what other loads take."""
-    for place, (at, card) in zip(st.columns(len(sized.cards)), enumerate(sized.cards), strict=True):
+    for place, (at, card) in zip(st.columns(max(len(sized.cards), 2)), enumerate(sized.cards), strict=False):
         with place.container(border=True, key=f"card {at + 1}", gap="xsmall"):
             _card(at, card, sized.labels)
     st.markdown(escaped(sized.runner_up))

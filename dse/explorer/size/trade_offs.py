@@ -10,7 +10,7 @@ import streamlit as st
 
 from dse.core.errors import InputError
 from dse.core.field import Field
-from dse.explorer import downloads, request, runs, state, widgets
+from dse.explorer import downloads, figure, request, runs, state, widgets
 from dse.explorer.bench import Bench
 from dse.explorer.common_fields import EDITS, OWN_DEVICE, OWN_MODEL
 from dse.explorer.downloads import MadeBy
@@ -34,7 +34,7 @@ USER, DEVICE = "tokens_per_s_a_user", "tokens_per_s_a_device"
 RATE = "throughput_tokens_per_s"
 #: times of a table that the rate is set against, the first that it has
 TIMES = ("tpot_s", "decode_step_s")
-SEARCH, TITLE = "search", "Best trade-offs"
+SEARCH, TITLE, HEIGHT_PX = "search", "Best trade-offs", 330
 
 
 def _read(path: str, _: bytes) -> pd.DataFrame:
@@ -130,22 +130,22 @@ def _show_search(page: str, values: Mapping[str, Any], point: PointRequest) -> N
     found = cached(question, point)
     said, *more = found.verdict.splitlines()
     st.markdown(f"**{escaped(said)}**")
-    if more:
-        st.caption(escaped(" ".join(more)))
     if found.table.empty:
         return
     chart = trade_offs(found.table, found.best, USER, DEVICE, request.limits_s(values), TITLE)
     made = downloads.made_by([question], state.address(page, values))
     figures, side = st.columns([3, 2], gap="medium")
     with figures:
-        downloads.show("front", chart, lambda: found.table, made, titled=False, verdict=lambda: found.verdict)
+        drawn = figure.fitted(chart, HEIGHT_PX)
+        downloads.show("front", chart, lambda: found.table, made, drawn, titled=False, verdict=lambda: found.verdict)
     with side:
-        st.dataframe(found.at_speeds, hide_index=True)
-        st.caption("Most tok/s a device where each user surely gets so many tok/s (requests at once, layout).")
+        st.markdown(escaped("\n\n".join(more)))
         if found.design:
             where = {field.key: values[field.key] for field in (OWN_DEVICE, EDITS, OWN_MODEL)}
             add = partial(recommended.add, {**where, **found.design})
             st.button("Add the best to the designs", key="front add", on_click=add)
+    st.dataframe(found.at_speeds, hide_index=True)
+    st.caption("Most tok/s a device where each user surely gets so many tok/s (requests at once, layout).")
 
 
 def front_of(name: str, table: pd.DataFrame, limits: Mapping[str, float]) -> tuple[FindFront, pd.DataFrame, str]:
