@@ -105,23 +105,28 @@ def map_of(chart: Chart) -> dict[str, Any]:
 def tall(chart: Chart, legend_px: int = 0) -> dict[str, Any]:
     """`fitted` for a chart with a line of its own for each category, as high as these need, and its legend.
 
-    A range in brackets behind a long name stands below it, so that a phone has room for the marks.
+    Long names take several lines, so that a phone has room for the marks.
     """
     legend_px = legend_px or _ENTRY_PX * len(chart.legend())
     ticks = [text for _, text in chart.panels[0].y.ticks]
-    is_long = any(" (" in text and len(text) > _LONG for text in ticks)
+    is_long = any(len(text) > _LONG for text in ticks)
     plot = fitted(chart, HEIGHT // 3 + legend_px + round(LINE_PX * len(ticks) * (1.6 if is_long else 1)))
     axis = plot["layout"]["yaxis"]
     axis.update(automargin=True)
     del axis["title"]
     if is_long:
-        axis.update(ticktext=[text.replace(" (", "<br>(", 1) for text in axis["ticktext"]], tickfont={"size": SMALL_PX})
+        axis.update(ticktext=list(map(_on_lines, axis["ticktext"])), tickfont={"size": SMALL_PX})
     plot["layout"]["margin"]["l"] = 0
     across = plot["layout"]["xaxis"]
     if sum(map(len, across["ticktext"])) > _MANY:  # every other one, the middle among them: what a phone has room for
         first = len(across["tickvals"]) // 2 % 2
         across.update(tickvals=across["tickvals"][first::2], ticktext=across["ticktext"][first::2])
     return plot
+
+
+def _on_lines(text: str) -> str:
+    """A long category on several lines: a range in brackets on its own."""
+    return text.replace(" (", "<br>(", 1) if " (" in text else "<br>".join(textwrap.wrap(text, _LONG))
 
 
 def beside(designs: Sequence[str]) -> list[str]:

@@ -79,7 +79,11 @@ class BestMap(QuestionAnswer):
         parts = [f"{name} in {n:,}" for name, n in counts.most_common()]
         unsure = sum(cell.sure is not None and cell.sure < SURE for cell in self.cells)
         said = [f"Best of {len(self.cells):,} batches and prompts: {', '.join(parts)}"]
-        return [*said, f"In {unsure:,} of them less than {SURE:.0%} sure to beat the next best"] if unsure else said
+        return (
+            [*said, f"In {unsure:,} of them less than {100 * SURE:.0f} % sure to beat the next best"]
+            if unsure
+            else said
+        )
 
     @cached_property
     def table(self) -> pd.DataFrame:

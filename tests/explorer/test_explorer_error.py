@@ -83,7 +83,7 @@ def test_the_page_runs_and_follows_its_widgets():
     assert not app.exception
     assert "not your model" in verdict(app)
     assert app.dataframe[0].value["format"].tolist() == ["nqkv", "fp8:format=e5m2"]
-    assert app.dataframe[0].value["stored bits"].tolist() == [4.0833, 8]  # 4 + 16 / 192
+    assert app.dataframe[0].value["stored bits"].tolist() == [4.083, 8]  # 4 + 16 / 192
     assert title(app) == "Bits an element as nqkv stores them"
     tab_of(app, "lab_view").set_value("errors").run()
     app.selectbox(key="lab_side").select("value")

@@ -93,17 +93,15 @@ def _in_closed_form(page: str, bench: Bench, designs: Mapping[str, PointRequest]
     table = pd.concat([answer.table for answer in answers.values()], ignore_index=True)
     said = best_within(answers, wanted)
     st.markdown(f"**{widgets.escaped(said)}**")
-    _draw("designs", FIGURES["load"].chart(table, {"limits": wanted, "notes": []}), table, made, rate, said)
+    charts = panels(FIGURES["load"].chart(table, {"limits": wanted, "notes": []}), table, rate)
+    _draw("designs", charts, table, made, said)
     other = differences([row for row in bench.answered if row.name in answers])
     if other:
         st.caption(widgets.escaped(f"The designs differ in {other}."))
 
 
-def _draw(
-    stem: str, chart: Chart, table: pd.DataFrame, made: MadeBy, rate: float | None = None, said: str = ""
-) -> None:
+def _draw(stem: str, charts: Mapping[str, Chart], table: pd.DataFrame, made: MadeBy, said: str = "") -> None:
     """The panels of a figure of times beside each other."""
-    charts = panels(chart, table, rate)
     for place, (name, part) in zip(st.columns(len(charts)), charts.items(), strict=True):
         with place:
             show_panel(f"{stem}-{name}", part, table, made, said)
@@ -127,7 +125,9 @@ def _simulated(page: str, bench: Bench, designs: Mapping[str, PointRequest], how
     made = downloads.made_by(of_runs, state.address(page, bench.values), [tuple(one.unused()) for one in of_runs])
     wanted = request.limits_s(bench.values)
     table = pd.concat([waits for _, waits in runs_of.values()], ignore_index=True)
-    _draw("waits", FIGURES["waits"].chart(table, {"limits": wanted, "notes": []}), table, made)
+    charts = panels(FIGURES["waits"].chart(table, {"limits": wanted, "notes": []}), table)
+    titled = {name: replace(part, title=f"Share of the requests by {part.title}") for name, part in charts.items()}
+    _draw("waits", titled, table, made)
     st.caption(f"Shares of the same {n:,} requests for each design, {how['rate']:.4g} a second.")
     rows = [percentiles(name, run, waits, wanted) for name, (run, waits) in runs_of.items()]
     st.dataframe(pd.DataFrame(rows), hide_index=True)

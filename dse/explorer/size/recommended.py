@@ -70,7 +70,7 @@ def _card(at: int, card: Card, labels: tuple[str, ...]) -> None:
     )
     if card.command:
         st.caption("Each server" if card.n_servers > 1 else "The server")
-        st.code(card.command, language=None)
+        st.code(card.command, language=None, wrap_lines=True)
     if card.not_in_command:
         st.caption(escaped(f"{'Not in this line' if card.command else 'No command'}: {card.not_in_command}"))
     st.button(

@@ -25,10 +25,8 @@ _WAIT = "Quantizing every layer; on a new installation a quantizer compiles firs
 _COLUMNS = {
     "quantizer": "format",
     "stored_bits": "stored bits",
-    "effective_bits": "effective bits (paper)",
     "key_sqnr_db": "SQNR of keys (dB)",
     "value_sqnr_db": "SQNR of values (dB)",
-    "max_abs_error": "largest error",
     "output_error": "attention error (%)",
 }
 
@@ -93,7 +91,7 @@ def show_compared(name: str, names: tuple[str, ...], address: str) -> None:
                 downloads.show("compared", chart, lambda: table, made, drawn=drawn, verdict=lambda: said)
         with right:
             shown = table.assign(output_error=100 * table["output_error"])[list(_COLUMNS)].rename(columns=_COLUMNS)
-            st.dataframe(shown.round(4), hide_index=True)
+            st.dataframe(shown.round(3), hide_index=True)
             st.download_button(
                 "Measurement file",
                 lambda: measurements.to_json(measurement_of(held, results)),

@@ -18,11 +18,18 @@ _FIRST = (*cards.MEANINGS, "feasible", "max_batch", "decode_step_s", "kv_bytes",
 SHOWN = tuple(dict.fromkeys((*_FIRST, *(name for name, result in RESULTS.items() if not result.chosen))))
 #: head of the table's column of names; key of the table; its height in pixels
 HEAD, _TABLE, _HEIGHT_PX = "number", "numbers", 500
+
+
+def label_of(name: str) -> str:
+    """Title of a result on this page, which shows how much of the batch fits."""
+    return "Fits" if name == "feasible" else names.words(name)
+
+
 NUMBER = Field(
     name="number",
     label="Explained",
     default=SHOWN[0],
-    choices={name: names.words(name) for name in SHOWN},
+    choices={name: label_of(name) for name in SHOWN},
     help="A press on a row of the table chooses it, too.",
 )
 
@@ -61,7 +68,7 @@ def table_of(rows: Sequence[BenchRow]) -> pd.DataFrame:
     """
     shown = [name for name in SHOWN if any(row.result[name] not in (None, []) for row in rows)]
     cells = {row.name: [_cell(name, row.result, rows[0].result) for name in shown] for row in rows}
-    return pd.DataFrame({"name": shown, HEAD: [names.words(name) for name in shown], **cells})
+    return pd.DataFrame({"name": shown, HEAD: list(map(label_of, shown)), **cells})
 
 
 def _cell(name: str, result: Mapping[str, Any], first: Mapping[str, Any]) -> str:
