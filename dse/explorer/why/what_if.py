@@ -102,7 +102,7 @@ def question_of(bench: Bench, row: BenchRow, what: str) -> WhatIf:
     if what != "map":
         return WhatIf(what, design, against, bench.values[MEASURE.key])
     # the map has batches and prompts of its own
-    shortest = {"batch": 1, "input_tokens": max(design.work.prefix_tokens, 1)}
+    shortest: dict[str, Any] = {"batch": 1, "input_tokens": max(design.work.prefix_tokens, 1)}
     design, against = (replace(one, work=replace(one.work, **shortest)) for one in (design, against))
     named = {one.key_quantizer_text: _formatted(design, one) for one in others}
     more = tuple(
