@@ -1,16 +1,14 @@
 """KV dumps of a session: the sample that ships, or one of the reader's own, in memory."""
 
-import tempfile
 import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any
 
 import streamlit as st
 
-from dse.core import files
 from dse.core.errors import InputError, clean
 from dse.explorer import memory, state, uploads
 from dse.measure import lab
@@ -81,9 +79,7 @@ def read_dump(file_name: str, content: Any) -> tuple[str, Held]:
     name, ending = clean(last.name, MAX_NAME) or "file", last.suffix.lower()
     if ending not in ENDINGS:
         raise InputError(f"{name}: must end in {' or '.join(ENDINGS)}")
-    with tempfile.TemporaryDirectory(prefix="dse-dump-") as folder:
-        path = Path(folder) / f"dump{ending}"
-        files.write(path, content)
+    with uploads.on_disk(f"dump{ending}", content) as path:
         return name + MARK, lab.hold(path, name)
 
 
