@@ -11,8 +11,9 @@ from dse.core.columns import Column, cells, percent
 from dse.figures.export import web_page
 from dse.specs import catalog
 from dse.specs.engines import ENGINES
-from dse.specs.releases import dates, release_of
+from dse.specs.releases import release_of
 from dse.specs.stack import Spread
+from dse.validate.serving import group_name
 
 PAGE = "accuracy.html"
 
@@ -92,26 +93,13 @@ def groups(by: str) -> list[dict[str, Any]]:
     servers = table()
     unseen = servers[servers["by"] == _UNSEEN.get(by)].set_index("group").add_prefix("unseen_")
     rows = servers[servers["by"] == by].join(unseen, on="group").to_dict("records")
-    named = [{**row, "name": _name(by, str(row["group"]))} for row in rows]
+    named = [{**row, "name": group_name(by, str(row["group"]))} for row in rows]
     return sorted(named, key=lambda row: (row["name"].partition(" ")[0].lower(), release_of(row["group"]), row["name"]))
 
 
 def columns(by: str) -> list[Column]:
     """The columns of `ACCURACY` that rows grouped by `by` have."""
     return [column for column in ACCURACY if by in _UNSEEN or not column.name.startswith("unseen_")]
-
-
-def _name(by: str, group: str) -> str:
-    """A group as people call it: H200, vLLM 0.19.0."""
-    if by == "system":
-        return catalog.device(group).name
-    if by == "stack":
-        return ENGINES[group]
-    if by == "release":
-        of = [ENGINES[stack] for stack, server in catalog.servers().items() if group in server.releases]
-        of = of or [ENGINES[stack] for stack in catalog.servers() if group in dates(stack)]
-        return " ".join([*of, group]) if group != "-" else "no release named"
-    return f"{group} models" if by == "kind" else group
 
 
 def _spreads() -> Iterator[list[str]]:

@@ -17,7 +17,10 @@ from dse.model.disaggregated import Servers
 from dse.model.engine import roomy
 from dse.model.formulas.steady import closed_loop_tokens_per_s
 from dse.model.point import Point
+from dse.specs import catalog, device_names
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
+from dse.specs.engines import ENGINES
+from dse.specs.releases import dates
 from dse.specs.workload import Workload
 from dse.validate.measured import GROUP, errors_by_group, joined, marks, p90, slip, statistic
 
@@ -221,6 +224,22 @@ def _groups(server: JudgedServer) -> dict[str, str]:
         return {"suspect": f"{model} {row.release}"}
     names = {"all": "all", "kind": server.kind, "model": model or row.model or "-"}
     return names | {by: str(getattr(row, by) or "-") for by in GROUPS if by not in names}
+
+
+def group_name(by: str, group: str) -> str:
+    """A group of `errors` as people call it: H200, vLLM 0.19.0."""
+    if group == "-":
+        return "no release named" if by == "release" else group
+    if by.startswith("system"):  # of fits without a device, kinds of models too
+        device = device_names.meant(group, catalog.device_aliases())
+        return catalog.device(device).name if device else group
+    if by == "stack":
+        return ENGINES[group]
+    if by == "release":
+        of = [ENGINES[stack] for stack, server in catalog.servers().items() if group in server.releases]
+        of = of or [ENGINES[stack] for stack in catalog.servers() if group in dates(stack)]
+        return " ".join([*of, group])
+    return f"{group} models" if by == "kind" else group
 
 
 def _summary(servers: list[JudgedServer]) -> dict[str, Any]:

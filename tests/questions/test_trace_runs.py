@@ -1,6 +1,7 @@
 """What is recommended for a trace, run again by `dse simulate`: limits hold at the load that is promised."""
 
 import json
+from functools import cache
 
 import numpy as np
 import pytest
@@ -35,12 +36,23 @@ def trace_file(folder, seed, tick_ms, burst):
 TRACES = [(1, 1, 1, "30 ms", "1 s"), (2, 3000, 1, "20 ms", "2 s"), (3, 1, 30, "25 ms", "3 s")]
 
 
-@pytest.mark.parametrize(("seed", "tick_ms", "burst", "tpot", "ttft"), TRACES)
-def test_dse_simulate_confirms_what_is_promised(tmp_path, seed, tick_ms, burst, tpot, ttft):
+@pytest.fixture(scope="module")
+def answer(tmp_path_factory):
+    """A trace's file, and what is recommended for it, computed once."""
+
+    @cache
+    def of(seed, tick_ms, burst, tpot, ttft):
+        file = trace_file(tmp_path_factory.mktemp("trace"), seed, tick_ms, burst)
+        return file, dse.recommend(**ASKED, trace=file, max_tpot=tpot, max_ttft=ttft)
+
+    return of
+
+
+@pytest.mark.parametrize("case", TRACES, ids=["steady", "clock", "bursts"])
+def test_dse_simulate_confirms_what_is_promised(answer, case):
     """The command of the answer gives the card's times, which keep the limits at the upper ends of their intervals; and
     so do those at the most that a server is said to hold."""
-    file = trace_file(tmp_path, seed, tick_ms, burst)
-    found = dse.recommend(**ASKED, trace=file, max_tpot=tpot, max_ttft=ttft)
+    file, found = answer(*case)
     first, limits = found.first, found.search.demand.limits
     assert all(fleet.server.settings == {} for fleet in found.search.found)
     server, load = first.server, found.search.demand.load
@@ -56,10 +68,9 @@ def test_dse_simulate_confirms_what_is_promised(tmp_path, seed, tick_ms, burst, 
         assert getattr(most, name) * server.late[name] <= limit * (1 + 1e-9)
 
 
-def test_bursts_hold_less_than_the_closed_form_says(tmp_path):
+def test_bursts_hold_less_than_the_closed_form_says(answer):
     """Thirty requests at a time wait for one another, of which moments of lengths say nothing."""
-    file = trace_file(tmp_path, 3, 1, 30)
-    found = dse.recommend(**ASKED, trace=file, max_tpot="25 ms", max_ttft="3 s")
+    _, found = answer(*TRACES[2])
     server, load = found.first.server, found.search.demand.load
     computed = load.held(server, found.search.demand.limits, True, False)
     assert server.holds < 0.9 * computed

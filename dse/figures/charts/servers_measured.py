@@ -14,7 +14,7 @@ from dse.figures.drawing.chart import Axis, Chart, Dash, Panel, Series
 from dse.figures.export import web_page
 from dse.figures.registry import by, figure
 from dse.figures.source import Source
-from dse.validate.serving import JudgedServer, errors
+from dse.validate.serving import JudgedServer, errors, group_name
 
 #: rows drawn; more do not show more
 MAX_POINTS = 1500
@@ -232,12 +232,11 @@ _MARKS = {
     order=365,
 )
 def by_group(source: Source) -> Chart | None:
-    """A line a group in the table's order, as column `name` calls it where there is one; a star on those that
-    `about["chosen"]` names."""
+    """A line a group in the table's order; a star on those that `about["chosen"]` names."""
     table = source.table[source.table["tpot_mean"].notna()]
     if table.empty:
         return None
-    groups = [str(group) for group in table["name" if "name" in table else "group"]]
+    groups = [group_name(by, str(group)) for by, group in zip(table["by"], table["group"], strict=True)]
     names = [
         f"{group} ({n:,} server{'' if n == 1 else 's'}, {100 * inside:.0f} % in interval)"
         for group, n, inside in zip(groups, table["predicted"], table["tpot_inside"], strict=True)
