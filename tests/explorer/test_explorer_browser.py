@@ -161,7 +161,7 @@ PAGES = {
     "?batch=32": ("speeds", "Device", "h100", "device=h100", "PNG"),
     "size?load=rate&rate=2": ("load-tpot_s", "Language model", "llama2-13b", "model=llama2-13b", "SVG"),
     "why?batch=32": ("step", "Language model", "llama2-13b", "model=llama2-13b", "PDF"),
-    "trust?trust_tab=kernels": ("silicon", "Device", "l40s", "device=l40s", "Parquet"),
+    "trust?batch=32": ("servers", "Device", "l40s", "device=l40s", "Parquet"),
 }
 
 
