@@ -148,7 +148,7 @@ def test_a_badge_opens_its_row_and_escape_closes_a_dialog(page, server):
 
     page.goto(server)
     page.get_by_role("button", name="From what?").click()
-    page.wait_for_url("**/trust?trust_by=kind")
+    page.wait_for_url("**/trust?**trust_by=kind")
     sync_api.expect(page).to_have_title(re.compile("^Trust: "))
     page.get_by_role("button", name="Export").click()
     page.get_by_role("dialog").wait_for()
