@@ -31,7 +31,7 @@ _STYLE = """<style>
 [data-testid=stCaptionContainer] * { color: inherit !important; opacity: 1 !important; }
 [data-testid=stCode] .token { color: inherit !important; }
 :is([data-testid=stBaseButton-primary], [data-tag]) :is(p, span, button) { color: light-dark(white, #111) !important; }
-.js-plotly-plot :is(.xtick, .ytick) text, .js-plotly-plot :is(.xtitle, .ytitle, .legendtext) {
+.js-plotly-plot :is(.xtick, .ytick) text, .js-plotly-plot :is(.xtitle, .ytitle, .legendtext, .annotation-text) {
     fill: currentColor !important; fill-opacity: 0.85 !important;
 }
 @media (max-width: 640px) {

@@ -1,5 +1,6 @@
 """Figures of `dse.figures` as the explorer shows them: the chosen design marked, the size and colors of the page."""
 
+import html
 import json
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -31,7 +32,7 @@ LINE_PX = 18
 _MANY = 16
 #: the legend stands above the plot, where no axis is; taller than this it would scroll
 _LEGEND_PX = 260
-#: pixels of bars: of a bar, of an entry of the legend above (a row each on a phone), of the axis below
+#: pixels of a bar, of an entry of a legend (a row each on a phone), of the axis below
 _BAR_PX, _ENTRY_PX, _BELOW_PX = 44, 24, 55
 #: letters of a line of a name that a phone has room for beside a bar, and lines that a bar has room for
 _SHORT, _MOST_LINES = 22, 3
@@ -105,17 +106,17 @@ def map_of(chart: Chart) -> dict[str, Any]:
 def tall(chart: Chart, legend_px: int = 0) -> dict[str, Any]:
     """`fitted` for a chart with a line of its own for each category, as high as these need, and its legend.
 
-    A range in brackets behind a long name stands below it, so that a phone has room for the marks.
+    Long names take several lines, so that a phone has room for the marks.
     """
     legend_px = legend_px or _ENTRY_PX * len(chart.legend())
     ticks = [text for _, text in chart.panels[0].y.ticks]
-    is_long = any(" (" in text and len(text) > _LONG for text in ticks)
+    is_long = any(len(text) > _LONG for text in ticks)
     plot = fitted(chart, HEIGHT // 3 + legend_px + round(LINE_PX * len(ticks) * (1.6 if is_long else 1)))
     axis = plot["layout"]["yaxis"]
     axis.update(automargin=True)
     del axis["title"]
     if is_long:
-        axis.update(ticktext=[text.replace(" (", "<br>(", 1) for text in axis["ticktext"]], tickfont={"size": SMALL_PX})
+        axis.update(ticktext=list(map(_on_lines, axis["ticktext"])), tickfont={"size": SMALL_PX})
     plot["layout"]["margin"]["l"] = 0
     across = plot["layout"]["xaxis"]
     if sum(map(len, across["ticktext"])) > _MANY:  # every other one, the middle among them: what a phone has room for
@@ -124,18 +125,32 @@ def tall(chart: Chart, legend_px: int = 0) -> dict[str, Any]:
     return plot
 
 
+def _on_lines(text: str) -> str:
+    """A long category on several lines: a range in brackets on its own."""
+    return text.replace(" (", "<br>(", 1) if " (" in text else "<br>".join(textwrap.wrap(text, _LONG))
+
+
 def beside(designs: Sequence[str]) -> list[str]:
     """Names of the designs as figures print them, where they are few enough to stand beside their bars."""
     return [names.printed(name) for name in designs] if 1 < len(designs) <= MAX_NAMED else []
 
 
+def legend(chart: Chart) -> str:
+    """Legend of bars as HTML: it takes as many lines as its place needs."""
+    keys = (
+        f'<span><span style="color:{series.color}" aria-hidden="true">&#9632;</span> {html.escape(series.name)}</span>'
+        for series in chart.legend()
+    )
+    return f'<div style="display:flex;flex-wrap:wrap;gap:0 1rem;font-size:0.85rem">{"".join(keys)}</div>'
+
+
 def bars(chart: Chart, designs: Sequence[str] = ()) -> dict[str, Any]:
-    """`fitted` for a bar a design, as high as these and the legend need.
+    """`fitted` for a bar a design, as high as these need, with `legend` above it.
 
     Names of `designs` stand beside the bars, a few words a line, in letters that leave the bars room on a phone.
     """
-    legend_px = _ENTRY_PX * len(chart.legend())
-    plot = fitted(chart, legend_px + _BELOW_PX + _BAR_PX * len(chart.panels[0].y.ticks), legend_px)
+    plot = fitted(chart, _GAP_PX + _BELOW_PX + _BAR_PX * len(chart.panels[0].y.ticks))
+    plot["layout"].update(showlegend=False)
     if not designs:
         return plot
     layout = plot["layout"]
@@ -144,7 +159,6 @@ def bars(chart: Chart, designs: Sequence[str] = ()) -> dict[str, Any]:
     layout["yaxis"].update(tickfont={"size": SMALL_PX}, title={"text": ""}, ticktext=texts)
     longest = max(len(line) for lines in wrapped.values() for line in lines)
     layout["margin"]["l"] = 2 * _GAP_PX + round(_LETTER_PX * longest)
-    layout["legend"].update(x=0, xref="container")
     return plot
 
 
@@ -158,11 +172,10 @@ def cells(chart: Chart) -> dict[str, Any]:
     return plot
 
 
-def fitted(chart: Chart, height: int = HEIGHT, legend_px: int = 0) -> dict[str, Any]:
+def fitted(chart: Chart, height: int = HEIGHT) -> dict[str, Any]:
     """The plotly figure, as plain data, of a chart with one panel: as wide as its place, in the page's colors.
 
-    `legend_px` keeps so much room above a low figure for its legend; a tall one makes room by itself. The page writes
-    the title and the notes, where they wrap. Black becomes a gray that both themes show.
+    The page writes the title and the notes, where they wrap. Black becomes a gray that both themes show.
     """
     plot = to_plotly.spec(names.of_chart(chart), has_size=False)
     plot["data"] = _keyed(plot["data"])
@@ -173,7 +186,7 @@ def fitted(chart: Chart, height: int = HEIGHT, legend_px: int = 0) -> dict[str, 
         layout.pop(name)
     if labels := [text for text in layout.pop("annotations") if text["xref"] != "paper"]:
         layout["annotations"] = [{**label, "font": {"size": SMALL_PX}} for label in labels]  # in the theme's color
-    margin = {"l": 75, "r": 10, "t": legend_px or 10, "b": 55, "autoexpand": not legend_px}
+    margin = {"l": 75, "r": 10, "t": 10, "b": 55, "autoexpand": True}
     layout.update(height=height, margin=margin)
     del layout["font"]["color"]
     legend = layout["legend"]

@@ -1,7 +1,7 @@
 """A KV dump held in memory and looked at: bits, errors by layer and head, values before and after one quantizer."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import resources
@@ -105,33 +105,10 @@ class HeadView:
     marks: tuple[tuple[str, float, float], ...]
 
 
-class OnDisk(Mapping[int, Any]):
-    """Tensors of a dump by layer, read when a layer is asked for: one layer is in memory at a time."""
-
-    def __init__(self, path: str, max_bytes: int, names: Mapping[int, Any]) -> None:
-        self._path, self._max_bytes, self._names = path, max_bytes, names
-
-    def __getitem__(self, index: int) -> Any:
-        names = self._names[index]
-        with open_dump(self._path, kernels.limits(self._max_bytes)) as dump:
-            if isinstance(names, str):
-                return dump.read(names)
-            return {side: dump.read(name) for side, name in names.items()}
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-
-def hold(
-    path: str | Path, name: str = "", max_bytes: int = MAX_BYTES, how: ReadOptions | None = None, on_disk: bool = False
-) -> Held:
+def hold(path: str | Path, name: str = "", max_bytes: int = MAX_BYTES, how: ReadOptions | None = None) -> Held:
     """Read a dump of at most `max_bytes` of tensors; `name` stands for the path in messages.
 
-    `on_disk` leaves the tensors where they are, to be read a layer at a time. Layers may be missing, or one of keys and
-    values. Raises InputError and LimitError, one line each.
+    Layers may be missing, or one of keys and values. Raises InputError and LimitError, one line each.
     """
     try:
         with open_dump(path, kernels.limits(max_bytes)) as dump:
@@ -143,11 +120,8 @@ def hold(
                 raise InputError(f"{path}: holds no keys and no values: dump at least one layer")
             sides = {layer.index: {side: tensor.name for side, tensor in layer.tensors.items()} for layer in layers}
             asking = {layer.index: layer.query.name for layer in layers if layer.query is not None}
-            tensors: Mapping[int, Any] = OnDisk(str(path), max_bytes, sides)
-            queries: Mapping[int, Any] = OnDisk(str(path), max_bytes, asking)
-            if not on_disk:
-                tensors = {i: {side: dump.read(t) for side, t in names.items()} for i, names in sides.items()}
-                queries = {i: dump.read(t) for i, t in asking.items()}
+            tensors = {i: {side: dump.read(t) for side, t in names.items()} for i, names in sides.items()}
+            queries = {i: dump.read(t) for i, t in asking.items()}
     except (InputError, LimitError) as error:
         raise type(error)(str(error).replace(str(path), name or Path(path).name)) from None
     return Held(
@@ -336,24 +310,6 @@ def view(
         histogram=histogram(before, after),
         marks=_marks(thresholds, layer, side, after),
     )
-
-
-def before(
-    held: Held,
-    spec: QuantizerSpec,
-    how: ReadOptions,
-    layer: int,
-    side: Side,
-    head: int,
-    first_token: int,
-    n_tokens: int,
-) -> np.ndarray:
-    """The tokens of one head that `view` shows, as the quantizer is given them: no kernel runs.
-
-    Raises InputError for what the dump does not have.
-    """
-    _, exact = _head(held, spec, about_of(held, how), layer, side, head, first_token)
-    return exact[0, first_token : first_token + n_tokens].astype(np.float32)
 
 
 def _head(

@@ -1,5 +1,6 @@
 """Best quantizer map: which of several quantizers is best at each batch and prompt length on a device."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -28,6 +29,8 @@ from dse.specs.workload import Workload
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 INPUTS = (256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
+#: chance from which on a winner counts as sure
+SURE = 0.8
 #: evaluations of one map, about a millisecond each
 MAX_POINTS = 100_000
 
@@ -68,6 +71,19 @@ class BestMap(QuestionAnswer):
     def over(self) -> str:
         """The quantizer that gains are told over: FP16 where it is among them, else the first."""
         return told_over(self.quantizers)
+
+    @property
+    def verdict(self) -> list[str]:
+        """In how many cells each is best, the most first, and how many of all are not sure."""
+        counts = Counter(" = ".join(cell.best) or "none" for cell in self.cells)
+        parts = [f"{name} in {n:,}" for name, n in counts.most_common()]
+        unsure = sum(cell.sure is not None and cell.sure < SURE for cell in self.cells)
+        said = [f"Best of {len(self.cells):,} batches and prompts: {', '.join(parts)}"]
+        return (
+            [*said, f"In {unsure:,} of them less than {100 * SURE:.0f} % sure to beat the next best"]
+            if unsure
+            else said
+        )
 
     @cached_property
     def table(self) -> pd.DataFrame:
@@ -129,7 +145,10 @@ class BestMap(QuestionAnswer):
         for n in inputs:
             rows.append([f"{n:,}", *(self._cell_text(at[batch, n]) for batch in batches)])
         head = f"Which quantizer is best?  ({self.measure.title}; gain over {self.over}; chance to beat the next best)"
-        return "\n".join([head, self.context, "", *aligned(rows), "", *filter(None, [self.note]), self.assumptions])
+        said = [f"  {line}" for line in self.verdict]
+        return "\n".join(
+            [head, self.context, "", *said, "", *aligned(rows), "", *filter(None, [self.note]), self.assumptions]
+        )
 
     def _cell_text(self, cell: Cell) -> str:
         if not cell.best:

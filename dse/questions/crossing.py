@@ -308,6 +308,18 @@ class Crossing(QuestionAnswer):
         ends = [f"{name}_at_{end}" for name in ("gain", "gain_low", "gain_high", "sure") for end in ("first", "last")]
         return pd.DataFrame(rows, columns=["axis", "at", "first", "last", "verdict", "pays", *ends])
 
+    @property
+    def verdict(self) -> list[str]:
+        """From which batch and from which prompt on it pays, a sentence each; searches of one answer together."""
+        said = []
+        for lines, what, fixed in ((self.from_batch, "batch", "a prompt of"), (self.from_input, "prompt", "batch")):
+            places: dict[str, list[str]] = {}
+            for line in lines:
+                places.setdefault(_start(line), []).append(f"{line.at:,}")
+            parts = [f"{start} at {fixed} {' and '.join(at)}" for start, at in places.items()]
+            said += [f"From which {what} on {self.new} pays against {self.old}: {'; '.join(parts)}"] if parts else []
+        return said
+
     def to_json(self) -> dict[str, Any]:
         """Plain data, tokens and requests as integers."""
 
@@ -334,7 +346,7 @@ class Crossing(QuestionAnswer):
     def text(self) -> str:
         """The answer in words, a line per search."""
         head = f"From where on does {self.new} pay against {self.old}?  ({self.measure.title})"
-        parts = [head, self.context]
+        parts = [head, self.context, "", *(f"  {line}" for line in self.verdict)]
         for lines, what, fixed in (
             (self.from_batch, "batch", "prompt of {:,}"),
             (self.from_input, "prompt", "batch {:,}"),
@@ -346,8 +358,8 @@ class Crossing(QuestionAnswer):
         return "\n".join([*parts, "", *filter(None, [self.note]), self.assumptions])
 
 
-def _answer(line: CrossingLine) -> str:
-    """From where on, then what holds in each stretch, where there is more than one to tell."""
+def _start(line: CrossingLine) -> str:
+    """From where on it pays."""
     start, pays = line.pays_from, line.pays_in
     if start == line.runs[0].first:
         head = "always" if line.runs[-1].verdict != "none" else "wherever one fits"
@@ -359,6 +371,12 @@ def _answer(line: CrossingLine) -> str:
         head = "never"
     if start is not None and len(pays) > 1:
         head += ", and before that in " + _list([_ends(*ends) for ends in pays[:-1]])
+    return head
+
+
+def _answer(line: CrossingLine) -> str:
+    """From where on, then what holds in each stretch, where there is more than one to tell."""
+    head, pays = _start(line), line.pays_in
     shown = [run for run in line.runs if run.verdict != "no"] if len(line.runs) > 1 or pays else []
     reasons = {run.verdict for run in shown}
     if len(shown) > MAX_SHOWN or (

@@ -215,7 +215,7 @@ class Interactivity(QuestionAnswer):
         lines += [self.found.two_runs.text()] if self.found and self.found.two_runs else []
         if self.rows:
             lines += ["", "Most tokens/s a device where each user surely gets at least so many tokens/s:", ""]
-            lines += aligned([["KV format", *map(str, SPEEDS)], *map(self._speed_row, self.fronts)], left=1)
+            lines += aligned(self.speed_rows(), left=1)
             lines += ["", refused] if (refused := common.refused_text(self.rows)) else []
             lines += [
                 "",
@@ -234,6 +234,10 @@ class Interactivity(QuestionAnswer):
             ]
             lines += aligned(cells(_MEASURED, best), 1)
         return "\n".join(lines)
+
+    def speed_rows(self) -> list[list[str]]:
+        """Most tokens a device of each format where each user surely gets so many tokens a second; the heads first."""
+        return [["KV format", *map(str, SPEEDS)], *map(self._speed_row, self.fronts)]
 
     def _speed_row(self, name: str) -> list[str]:
         limits = {column: most for column, most in self.limits.items() if column == "ttft_s"}

@@ -75,7 +75,7 @@ class UnderLoad(QuestionAnswer):
         """A table, and what its columns mean."""
         lines = [f"TPOT and TTFT as the load rises: {self.context}", ""]
         if self.full_requests_per_s is None:
-            return "\n".join([*lines, "No request fits: give more devices (--tp), fewer bits, or shorter prompts."])
+            return "\n".join([*lines, self.why_empty])
         lines += ["".join(f"{cell:>16}" for cell in row) for row in cells(COLUMNS, self.rows)]
         end = (
             f"Load 1 is {self.full_requests_per_s:.4g} requests/s, a saturated server (for more, add servers); "
@@ -85,10 +85,18 @@ class UnderLoad(QuestionAnswer):
         if any(row["tpot_s"] is None for row in self.rows):
             end += " An answer of one token has no TPOT."
         if not self.rows:
-            end += " No rate below that holds in closed form: `dse simulate --rate` runs the requests one by one."
+            end += f" {self.why_empty}"
         if self.limits and self.rows:
             end = f"{self.within_text(self.limits)}\n{end}"
         return "\n".join([*lines, "", end, *filter(None, [self.age])])
+
+    @property
+    def why_empty(self) -> str:
+        """Why there are no rows, and what to do; "" where there are some."""
+        if self.full_requests_per_s is None:
+            return "No request fits: give more devices (--tp), fewer bits, or shorter prompts."
+        none = "No rate below that holds in closed form: `dse simulate --rate` runs the requests one by one."
+        return "" if self.rows else none
 
     def most_within(self, limits: Mapping[str, float], is_sure: bool = True) -> float | None:
         """Most requests a second that the server holds within limits (`ServerDesign.holds_within`); None where hardly
@@ -96,7 +104,9 @@ class UnderLoad(QuestionAnswer):
         return (self.full_requests_per_s and self.server.holds_within(limits, is_sure)) or None
 
     def within_text(self, limits: Mapping[str, float]) -> str:
-        """The most requests a second within limits, in a sentence."""
+        """The most requests a second within limits, in a sentence; without any, the saturated rate."""
+        if not limits:
+            return f"Saturated at {self.full_requests_per_s or 0:.4g} requests/s."
         said = limits_text(limits)
         most, computed = self.most_within(limits), self.most_within(limits, False)
         if computed is None:

@@ -73,5 +73,6 @@ def few_cells(monkeypatch):
 
     monkeypatch.setattr(what_if, "BATCHES", (1, 4))
     monkeypatch.setattr(what_if, "INPUTS", (64,))
-    monkeypatch.setattr(best_map.best_map, "__defaults__", ((1, 4), (64, 128), None))
+    monkeypatch.setattr(best_map, "BATCHES", (1, 4))
+    monkeypatch.setattr(best_map, "INPUTS", (64, 128))
     what_if.st.cache_data.clear()

@@ -161,7 +161,7 @@ PAGES = {
     "?batch=32": ("speeds", "Device", "h100", "device=h100", "PNG"),
     "size?load=rate&rate=2": ("load-tpot_s", "Language model", "llama2-13b", "model=llama2-13b", "SVG"),
     "why?batch=32": ("step", "Language model", "llama2-13b", "model=llama2-13b", "PDF"),
-    "trust?trust_tab=papers": ("silicon", "Kernels of", "L40S", "validation_device=L40S", "Parquet"),
+    "trust?batch=32": ("servers", "Device", "l40s", "device=l40s", "Parquet"),
 }
 
 
@@ -243,7 +243,7 @@ def test_what_stands_on_a_page_itself_belongs_to_no_part_that_runs_alone(server)
         assert len([path for path, _ in deltas if len(path) == 2]) > 3, name
         assert [path for path, delta in deltas if len(path) == 2 and delta.fragment_id] == [], name
     found = [path.name for path in (ROOT / "dse" / "explorer").glob("*.py") if "@st.fragment\n" in path.read_text()]
-    assert found == []  # of the other pages: dse.explorer.fragments
+    assert found == []
 
 
 def test_twenty_sessions_at_once_do_not_mix(server):

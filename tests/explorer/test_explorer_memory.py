@@ -18,7 +18,7 @@ from dse.explorer.why.form import cached_measured, cached_view, inspection
 from dse.figures import FIGURES
 from dse.figures.charts import lab
 from dse.figures.plot.answer import chart_of
-from dse.measure.lab import ReadOptions, sample
+from dse.measure.lab import sample
 from dse.questions import systems, tables
 from dse.specs import catalog
 from dse.validate import silicon
@@ -26,8 +26,8 @@ from explorer_page import TIMEOUT_S, asked
 
 
 def _best_map():
-    ours = what_if.CrossoverRequest(asked(batch=1, input=1), ("fp16", "oaken"), "fp16", "throughput")
-    return figure.cells(chart_of(what_if.cached_map(ours)))
+    ours = what_if.WhatIf("map", asked(batch=1, input=1), asked(quantizer="fp16", batch=1, input=1), "throughput")
+    return figure.cells(chart_of(what_if.cached(ours)))
 
 
 def _silicon():
@@ -108,8 +108,8 @@ def test_a_dump_is_freed_when_its_session_was_left(monkeypatch):
     """Nothing but the session's own dictionary holds a dump: with that emptied, its arrays are gone."""
     held = sample()
     seen = weakref.ref(held)
-    cached_measured(held, "nqkv", ReadOptions())
-    cached_view(held, inspection(held, "nqkv", ReadOptions()))
+    cached_measured(held, "nqkv")
+    cached_view(held, inspection(held, "nqkv"))
     own = {"own.npz (loaded)": held}
     del held
     gc.collect()

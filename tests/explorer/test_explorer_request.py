@@ -125,4 +125,4 @@ def test_pages_take_the_defaults_of_the_commands():
     assert "--admission" not in request.command_of(request.operation(request.DEFAULT))
     assert "batch=" not in python_of(request.operation(request.DEFAULT))
     assert found["batch"] == found["max_batch"] == answer(values).holds  # as many as fit
-    assert against_rate.simulation_of(request.DEFAULT, None, 1.0, 100).workload == Workload()
+    assert against_rate.operation(request.DEFAULT, {}).workload == Workload()

@@ -110,16 +110,23 @@ def test_a_card_joins_the_designs_with_its_settings():
     answer = asked.recommend_of(values_of(size_devices=["h100"], engines=["vllm"], load="rate", rate=1.0)).run()
     settings = {"prompt_budget_tokens": 2048, "max_num_seqs": 256, "gpu_memory_utilization": 0.95}
     fleet = replace(answer.first, server=answer.first.server.in_settings(settings))
-    joined = found._server_fields(fleet)
+    joined = found.server_fields(fleet)
     assert {name: joined[common_fields.WORK[name].key] for name in settings} == settings
 
 
 @pytest.mark.slow
-def test_without_an_amount_the_questions_devices_are_filled():
-    app = opened("size", **SMALL, devices="2", tpot_limit="50")
-    assert "--devices 2xh100,2xl40s" in command_of(app)
-    assert "Run 1 x 2 H100, vllm" in said(app)
-    assert printed(command_of(app))
+def test_without_a_number_the_questions_devices_are_filled_and_the_page_says_so():
+    few = {name: SMALL[name] for name in ("engines", "size_quantizers", "most")}
+    app = opened("size", **few, devices="2", tpot_limit="50", batch="")
+    command = command_of(app)
+    assert "--devices 2xh200 " in command
+    assert "Requests at once is open: this fills 2xh200. Give a number to size for it." in said(app)
+    assert printed(command)
+    chosen = opened("size", **SMALL, devices="2", tpot_limit="50")
+    assert "--devices 2xh100,2xl40s" in command_of(chosen)
+    assert "this fills 2xh100 or 2xl40s." in said(chosen)
+    sized = opened("size", **SMALL, batch="40")
+    assert "is open" not in said(sized)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +158,7 @@ def test_old_addresses_lead_to_the_page():
 def test_a_part_that_is_not_chosen_costs_nothing(monkeypatch):
     """Neither a search nor a sweep is begun behind another part."""
     monkeypatch.setattr(found, "cached", None)
-    monkeypatch.setattr(trade_offs, "cached_table", None)
+    monkeypatch.setattr(trade_offs, "cached", None)
     app = opened("size", size_tab="rate", load="rate", rate="1")
     assert not app.exception
     assert wrong(app) == []
@@ -178,17 +185,16 @@ def file(name, text):
 def test_a_trace_of_ones_own_is_recommended_for_as_the_command_does(name, text, monkeypatch, tmp_path):
     held = {}
     monkeypatch.setattr(trace.st, "session_state", held)
-    trace._keep(file(name, text))
+    trace.OWN.keep(file(name, text))
     values = values_of(
         size_devices=["h100"], engines=["vllm"], size_quantizers=["fp16"], most=1, tpot_limit=50.0, trace_rate=1.0
     )
     operation = asked.recommend_of(values, name)
-    sized = found.cached(*asked.with_files(operation, values), "qwen3-32b", trace._held())
+    sized = found.cached(*asked.with_files(operation, values), "qwen3-32b", trace.OWN.held()[1])
     monkeypatch.chdir(tmp_path)
     (tmp_path / name).write_text(text)
-    command = request.command_of(operation, asked.unsaid(operation))
+    command = request.command_of(operation, tuple(operation.unused()))
     shown = printed(command)
-    assert sized.question in shown
     assert sized.verdict in shown
     assert all(cell in shown for card in sized.cards for cell in card.cells)
     assert all(" ".join(note.split()) in shown for note in sized.notes)
@@ -201,11 +207,11 @@ def test_a_trace_of_ones_own_is_recommended_for_as_the_command_does(name, text, 
         ("own.csv", "a,b\n1,2\n", "own.csv"),
         ("own.jsonl", '{"timestamp": "x"}\n', "own.jsonl"),
         ("own.txt", "x", "own.txt: must end with .csv or .jsonl"),
-        ("own.csv", "0" * (trace.MAX_BYTES + 1), "own.csv: has 33,554,433 bytes: at most 33,554,432"),
+        ("own.csv", "0" * (trace.OWN.max_bytes + 1), "own.csv: has 33,554,433 bytes: at most 33,554,432"),
     ],
 )
 def test_another_file_is_refused_in_a_line_by_its_name(name, text, line):
     with pytest.raises(DseError, match=line) as caught:
-        trace._keep(file(name, text))
+        trace.OWN.keep(file(name, text))
     assert "/tmp" not in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -12,49 +12,44 @@ from dse.explorer.why import what_if
 from dse.operations.face import python_of
 from explorer_page import asked, opened, said, tab_of
 
-ASKED = what_if.CrossoverRequest(
-    asked(device="oaken-lpddr", quantizer="nqkv", batch=4, input=64, output=64, model_kind="ideal"),
-    ("fp16", "nqkv"),
-    "fp16",
-    "throughput",
-)
-
+NQKV = asked(device="oaken-lpddr", quantizer="nqkv", batch=4, input=64, output=64, model_kind="ideal")
+FP16 = request.with_quantizer(NQKV, "fp16")
 
 pytestmark = pytest.mark.usefixtures("few_cells")
 PLAN = "".join(f'[[layers]]\nlayer = {i}\nkey = "kivi"\nvalue = "fp16"\n' for i in range(32))
-LABEL = "p.toml (loaded plan)"
-WITH_PLAN = replace(ASKED, quantizers=("fp16", LABEL), against=LABEL, files=((LABEL, FileText("p.toml", PLAN)),))
+WITH_PLAN = request.with_quantizer(NQKV, "p.toml (loaded plan)", FileText("p.toml", PLAN))
 
 
-@pytest.mark.parametrize("ours", [ASKED, WITH_PLAN], ids=["names", "plan"])
-@pytest.mark.parametrize("question", ["map", "sensitivity", "doubt", "cross"])
-def test_command_and_python_shown_ask_the_same_question(question, ours, capsys, tmp_path, monkeypatch):
+@pytest.mark.parametrize("against", [FP16, WITH_PLAN], ids=["names", "plan"])
+@pytest.mark.parametrize("what", list(what_if.WHAT.choices))
+def test_command_and_python_shown_ask_the_same_question(what, against, capsys, tmp_path, monkeypatch):
+    """The verdict of the page is in what the command prints."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "p.toml").write_text(PLAN)
-    space = {}
-    exec(python_of(what_if.operations(ours)[question]), space)
-    answer = {
-        "map": what_if.cached_map,
-        "sensitivity": what_if.cached_sensitivity,
-        "doubt": what_if.cached_doubt,
-        "cross": what_if.cached_lines,
-    }[question]
-    if question != "map":  # of which the command takes no cells
-        assert space["result"].text() == answer(ours).text()
-    words = shlex.split(request.command_of(what_if.operations(ours)[question]))[1:]
-    if question == "map":
-        words += ["--batches", "1,4", "--inputs", "64,128"]
+    ours, space = what_if.WhatIf(what, NQKV, against, "throughput"), {}
+    exec(python_of(ours.operation()), space)
+    answer = what_if.cached(ours)
+    assert space["result"].text() == answer.text()
+    words = shlex.split(request.command_of(ours.operation()))[1:]
     with pytest.raises(SystemExit) as stopped:
         main.main(words)
     assert stopped.value.code == 0
-    told = capsys.readouterr().out.split("\n\n")
-    assert told[0] in space["result"].text()
+    told = capsys.readouterr().out
+    assert answer.verdict
+    assert all(f"  {line}\n" in told for line in answer.verdict)
 
 
+#: how the verdict of each question begins
+VERDICTS = {
+    "sensitivity": "nqkv: ",
+    "doubt": "nqkv: ",
+    "cross": "From which batch on nqkv pays against fp16: ",
+    "map": "Best of 4 batches and prompts: ",
+}
 DESIGNS = {"designs": "device.oaken-lpddr~model.llama2-7b~quantizer.nqkv", "batch": "4", "input": "64", "output": "128"}
 
 
-def test_each_figure_is_drawn_when_it_is_chosen_with_its_numbers(monkeypatch):
+def test_each_figure_is_drawn_when_it_is_chosen_below_its_verdict(monkeypatch):
     tables = {}
     monkeypatch.setattr(downloads, "show", lambda name, chart, table, *_, **__: tables.update({name: table()}))
     app = opened("why", why="what-if", **DESIGNS)
@@ -64,6 +59,7 @@ def test_each_figure_is_drawn_when_it_is_chosen_with_its_numbers(monkeypatch):
         assert not app.exception
         assert {name.partition("-")[0] for name in tables} == {what}
         assert all(len(table) for table in tables.values())
+        assert VERDICTS[what] in said(app)
     app.selectbox(key="measure").select("step").run()
     assert not app.exception
     assert "".join(app.query_params["measure"]) == "step"
@@ -72,15 +68,26 @@ def test_each_figure_is_drawn_when_it_is_chosen_with_its_numbers(monkeypatch):
 def test_the_verdict_is_the_answers():
     """Of the design that is being changed, against what it is compared with, as `dse ask sensitivity` says it."""
     app = opened("why", why="what-if", **DESIGNS)
-    ours = what_if.CrossoverRequest(
-        asked(device="oaken-lpddr", quantizer="nqkv", batch=4, input=64, output=128, admission=None),
-        ("fp16", "nqkv"),
-        "fp16",
-        "throughput",
-    )
-    for line in what_if.cached_sensitivity(ours).verdict:
+    point = asked(device="oaken-lpddr", quantizer="nqkv", batch=4, input=64, output=128, admission=None)
+    ours = what_if.WhatIf("sensitivity", point, request.with_quantizer(point, "fp16"), "throughput")
+    for line in what_if.cached(ours).verdict:
         assert line in said(app)
-        assert f"  {line}" in what_if.cached_sensitivity(ours).text()
+        assert f"  {line}" in what_if.cached(ours).text()
+
+
+def test_verdicts_of_searches_count_what_their_tables_hold():
+    ours = what_if.WhatIf("cross", NQKV, FP16, "throughput")
+    answer = what_if.cached(ours)
+    for line, verdict in zip((answer.from_batch, answer.from_input), answer.verdict, strict=True):
+        for one in line:
+            assert f"{one.at:,}" in verdict.partition(": ")[2]
+        if line[0].pays_from and line[0].pays_from > line[0].runs[0].first:
+            assert f"from {line[0].pays_from:,} on" in verdict
+    best = what_if.cached(replace(ours, what="map"))
+    counts = best.table["best"].value_counts()
+    for name, n in counts.items():
+        assert f"{name} in {n:,}" in best.verdict[0]
+    assert f"Best of {len(best.cells)} batches and prompts" in best.verdict[0]
 
 
 def test_where_the_current_design_is_what_is_beaten_that_of_another_is_asked_for():

@@ -14,26 +14,12 @@ from explorer_page import opened
 pytestmark = pytest.mark.usefixtures("few_cells")
 MODULES = {page.path: importlib.import_module(page.module) for page in PAGES}
 #: texts that fields take, and choices that keep a test short
-TEXTS = {
-    "lab_compared": "int8; kivi:bits=4",
-    "front_batches": "4, 8",
-    "front_tps": "1, 2",
-    "front_axes": "weights_bits = 16, 8",
-    "front_at_most": "batch=8",
-    "budget": "900/h",
-    "price": "h100=2.5",
-}
-CHOICES = {
-    "size_devices": ["h100"],
-    "engines": ["vllm"],
-    "size_quantizers": ["fp8"],
-    "front_x": "tpot_s",
-    "front_y": "max_batch",
-}
+TEXTS = {"lab_compared": "int8; kivi:bits=4", "budget": "900/h", "price": "h100=2.5"}
+CHOICES = {"size_devices": ["h100"], "engines": ["vllm"], "size_quantizers": ["fp8"]}
 #: drawn as tabs; those at the end of whose key stands "tab" hide what is not chosen
 TABS = ("trust_by", "trust_tab", "size_tab")
 #: layers and heads that the dump has
-NUMBERS = {"lab_layer": 1, "lab_head": 1, "lab_first": 64, "lab_heads": 2}
+NUMBERS = {"lab_layer": 1, "lab_head": 1}
 
 
 def other(field):
@@ -97,8 +83,8 @@ OF_WHY = {
     "numbers": {"": (numbers.NUMBER,)},
     "what-if": {"what_if=map": (what_if.MEASURE, what_if.AGAINST)},
     "error": {
-        "": (form.COMPARED, form.HEADS, form.REPLACE),  # one sample, nothing to choose of dumps
-        **{f"lab_view={view}": fields for view, fields in form.OF_VIEW.items()},
+        "": (form.COMPARED,),  # one sample, nothing to choose of dumps
+        **{f"lab_view={view}": fields for view, fields in form.OF_VIEW.items() if fields},
     },
 }
 

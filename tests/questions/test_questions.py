@@ -858,3 +858,35 @@ def test_a_search_takes_few_evaluations_and_draws_no_curve(monkeypatch, what, qu
         low, high = (low, middle) if is_met(middle) else (middle, high)
     assert found.value == need._number(high)
     assert len(found.curve) >= need.N_CURVE
+
+
+def test_a_crossing_begins_with_from_where_on_it_pays():
+    """By hand: searches of one answer are told together."""
+    pays, late = crossing.VerdictRun(1, 256, "speed"), crossing.VerdictRun(6, 256, "both")
+    lines = [
+        crossing.CrossingLine("batch", 512, (crossing.VerdictRun(1, 5, "no"), late)),
+        crossing.CrossingLine("batch", 2048, (pays,)),
+        crossing.CrossingLine("batch", 8192, (pays,)),
+    ]
+    never = crossing.CrossingLine("input_tokens", 1, (crossing.VerdictRun(1, 512, "no"),))
+    answer = crossing.Crossing("new", "old", common.THROUGHPUT, "where", tuple(lines), (never,), "")
+    assert answer.verdict == [
+        "From which batch on new pays against old: from 6 on at a prompt of 512; always at a prompt of 2,048 and 8,192",
+        "From which prompt on new pays against old: never at batch 1",
+    ]
+    assert [f"  {line}" for line in answer.verdict] == answer.text().splitlines()[3:5]
+
+
+def test_a_map_begins_with_how_often_each_is_best():
+    """By hand: three cells, of which one is sure to 60 %."""
+
+    def cell(batch, best, sure):
+        other = {"a": "b", "b": "a"}[best]
+        gain = uncertainty.Gain(1.1, 1.0, 1.2, sure)
+        return best_map.Cell(batch, 64, (best,), values={}, bounds={}, gains={other: gain}, next_best=other)
+
+    cells = (cell(1, "a", 0.9), cell(2, "b", 0.6), cell(4, "b", 0.95))
+    answer = best_map.BestMap(common.THROUGHPUT, "where", quantizers=("a", "b"), cells=cells, assumptions="")
+    said = ["Best of 3 batches and prompts: b in 2, a in 1", "In 1 of them less than 80 % sure to beat the next best"]
+    assert answer.verdict == said
+    assert [f"  {line}" for line in said] == answer.text().splitlines()[3:5]

@@ -1,13 +1,9 @@
 """The size page: what to run for a load within limits, as `dse recommend` says it, and the designs under that load."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import streamlit as st
 
-from dse.core.errors import DseError
 from dse.core.field import Field
-from dse.explorer import state, widgets
+from dse.explorer import widgets
 from dse.explorer.bench import Bench
 from dse.explorer.size import against_rate, asked, recommended, trace, trade_offs
 
@@ -31,37 +27,23 @@ FIELDS = (PART, *asked.FIELDS, *against_rate.FIELDS, *trace.FIELDS, *trade_offs.
 def render(bench: Bench) -> None:
     """Draw the page: of its parts the chosen one alone."""
     values = bench.values
-    part = values[PART.key]
     with st.container(horizontal=True, gap="small", vertical_alignment="bottom"):
-        state.drawn(PART.key)
-        choices: Any = PART.choices
-        st.segmented_control(
-            PART.label,
-            list(choices),
-            key=PART.key,
-            format_func=choices.__getitem__,
-            required=True,
-            label_visibility="collapsed",
-        )
+        part = widgets.tabs(PART)
         if part in ("recommendation", "trace"):
-            _choose(values)
+            _choose()
     if part == "trade_offs":
         trade_offs.show(PAGE, bench)
     elif part == "rate":
-        against_rate.show(PAGE, bench, asked.load_of(values).get("rate"))
+        against_rate.show(PAGE, bench)
     elif part == "trace":
         trace.show(PAGE, values)
     else:
         recommended.show(PAGE, values)
 
 
-def _choose(values: Mapping[str, Any]) -> None:
+def _choose() -> None:
     """The devices to choose from, and what few change."""
-    try:
-        open_means = ", ".join(asked.device_labels(values, asked.question_of(values)))
-    except DseError:  # the page says it
-        open_means = ""
-    widgets.draw(asked.DEVICES, width=380, placeholder=open_means)
+    widgets.draw(asked.DEVICES, width=380)
     box = st.popover("More", key="size more", on_change="rerun")
     if box.open:
         with box:

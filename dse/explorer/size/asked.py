@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from dse import quantizers
-from dse.core.field import NAMES, NUMBER, TEXT
+from dse.core.field import NUMBER, TEXT
 from dse.explorer import common_fields, request, uploads
 from dse.explorer.common_fields import of_option
 from dse.explorer.request import PointRequest
@@ -18,19 +18,6 @@ from dse.specs.workload import Workload
 OTHERS = ("h100", "b200", "h200")
 
 
-def _budget(text: str, values: Mapping[str, Any]) -> None:
-    if text.strip():
-        Recommend(model="", budget=text).budget_usd()
-
-
-def _prices(text: str, values: Mapping[str, Any]) -> None:
-    prices.own(_names(text))
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(NAMES.parse("price", text)) if text.strip() else ()
-
-
 DEVICES = of_option(
     "devices",
     name="size_devices",
@@ -38,7 +25,17 @@ DEVICES = of_option(
     kind=TEXT,
     default=[],
     listed=lambda: [*catalog.device_files(), *uploads.names("device")],
-    help="Each is tried with every engine, KV format and layout; left open, the question's and two others.",
+    open_means="the question's and two others",
+    help="Each is tried with every engine, KV format and layout.",
+)
+FORMATS = of_option(
+    "quantizers",
+    name="size_quantizers",
+    label="KV formats",
+    kind=TEXT,
+    default=[],
+    listed=lambda: list(quantizers.FAMILIES),
+    open_means="all that the engine runs",
 )
 #: what few change
 MORE = (
@@ -47,9 +44,9 @@ MORE = (
         label="What must be best",
         choices={"cost": "cost", "devices": "number of devices", "throughput": "throughput", "energy": "energy"},
     ),
-    of_option("budget", label="Budget (USD an hour)", default="", accepts=_budget, open_means="40/h"),
+    of_option("budget", label="Budget (USD an hour)", default="", open_means="40/h"),
     of_option("cloud", label="List prices of", listed=lambda: sorted(prices.clouds()), open_means="device files"),
-    of_option("price", label="Prices of your own", default="", accepts=_prices, open_means="h100=2.1, h200=3"),
+    of_option("price", label="Prices of your own", default="", open_means="h100=2.1, h200=3"),
     of_option(
         "engines",
         label="Engines",
@@ -57,14 +54,7 @@ MORE = (
         default=[],
         listed=lambda: sorted({*catalog.servers(), *catalog.backends()}),
     ),
-    of_option(
-        "quantizers",
-        name="size_quantizers",
-        label="KV formats",
-        kind=TEXT,
-        default=[],
-        listed=lambda: list(quantizers.FAMILIES),
-    ),
+    FORMATS,
     of_option("most", label="Devices of a server, at most", open_means="16"),
 )
 #: a trace in place of the load
@@ -89,9 +79,15 @@ def load_of(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: values[common_fields.AMOUNTS[kind].key], **{field.key: values[field.key] for field in fields}}
 
 
-def device_labels(values: Mapping[str, Any], point: PointRequest) -> list[str]:
-    """Devices to choose from, by their names in the lists."""
-    others = [name for name in OTHERS if name != point.device][:2]
+def is_open(values: Mapping[str, Any]) -> bool:
+    """True where no load is asked for: as much as there are devices for."""
+    return not any(load_of(values).get(kind) for kind in ("rate", "requests", "sessions"))
+
+
+def device_labels(values: Mapping[str, Any], point: PointRequest, trace: str | None) -> list[str]:
+    """Devices to choose from, by their names in the lists; of no load the question's alone is filled."""
+    is_full = trace is None and is_open(values)
+    others = [] if is_full else [name for name in OTHERS if name != point.device][:2]
     return list(values[DEVICES.key]) or [point.device, *others]
 
 
@@ -102,31 +98,29 @@ def recommend_of(values: Mapping[str, Any], trace: str | None = None) -> Recomme
     work = point.work
     limits: dict[str, Any] = {**request.limit_fields(request.limits_s(values))}
     load = load_of(values) if trace is None else {"trace": trace, "rate": values[TRACE_RATE.key]}
-    has_amount = any(load.get(kind) for kind in ("rate", "requests", "sessions", "trace"))
-    count = "" if has_amount else f"{values[common_fields.DEVICES.key]}x"
-    texts = [count + text for text in map(_text_of(point), device_labels(values, point))]
+    has_load = trace is not None or not is_open(values)
+    count = "" if has_load else f"{values[common_fields.DEVICES.key]}x"
+    texts = [
+        count + (point.device_text if label == point.device else uploads.text_of(label).name or label)
+        for label in device_labels(values, point, trace)
+    ]
     has_lengths = trace is not None or "sessions" in load
     said = {name: getattr(work, name) for name in SAID if name != "input_tokens" or not has_lengths}
     return Recommend(
         model=point.model_text,
         devices=tuple(texts),
         output_tokens=None if trace is not None else work.output_tokens,
-        objective=values["objective"] if has_amount else "cost",
+        objective=values["objective"] if has_load else "cost",
         budget=values["budget"].strip() or None,
         cloud=values["cloud"],
-        price=_names(values["price"]),
+        price=tuple(filter(None, map(str.strip, values["price"].split(",")))),
         engines=tuple(values["engines"]) or None,
-        quantizers=tuple(values["size_quantizers"]) or None,
+        quantizers=tuple(values[FORMATS.key]) or None,
         most=values["most"],
         workload=Workload(**said),
         **load,
         **limits,
     )
-
-
-def _text_of(point: PointRequest) -> Any:
-    """A device's text on the command line, by its name in the lists: with changed numbers, a file by its name."""
-    return lambda label: point.device_text if label == point.device else (uploads.text_of(label).name or label)
 
 
 def with_files(asked: Recommend, values: Mapping[str, Any]) -> tuple[Recommend, dict[str, Mapping[str, Any]]]:
@@ -135,7 +129,7 @@ def with_files(asked: Recommend, values: Mapping[str, Any]) -> tuple[Recommend, 
     point = question_of(values)
     devices: list[Any] = []
     fields: dict[str, Mapping[str, Any]] = {}
-    for label, text in zip(device_labels(values, point), asked.devices, strict=True):
+    for label, text in zip(device_labels(values, point, asked.trace), asked.devices, strict=True):
         edits = point.edits if label == point.device else ""
         is_file = bool(uploads.text_of(label).text)
         devices.append(uploads.device(label, edits) if is_file else text)
@@ -146,8 +140,3 @@ def with_files(asked: Recommend, values: Mapping[str, Any]) -> tuple[Recommend, 
         }
     model: Any = point.model_spec() if point.model_file.text else asked.model
     return replace(asked, model=model, devices=tuple(devices)), fields
-
-
-def unsaid(asked: Recommend) -> tuple[str, ...]:
-    """Fields of the workload that the command leaves out: lengths that the load has of its own."""
-    return () if asked.sessions is None and asked.trace is None else ("input_tokens",)

@@ -1,6 +1,6 @@
 """A recommendation as the page Size keeps it: words and cells of `dse recommend`, and the curves of its servers."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -51,7 +51,6 @@ class Card:
 class Sized:
     """The answer of `dse recommend`; of a rate with `table`, its servers under load, and the `questions` of each."""
 
-    question: str
     verdict: str
     labels: tuple[str, ...]
     cards: tuple[Card, ...]
@@ -90,23 +89,23 @@ def cached(asked: Recommend, fields: Mapping[str, Mapping[str, Any]], model: str
     said: list[str] = []
     console = Console(progress=_stoppable, say=said.append)
     if trace is None:
-        return _sized(asked.run(console), fields, model, said)
+        return _sized(asked.run(console), fields, model, said, lambda text: text)
     with uploads.on_disk(trace.name, trace.content) as path:
-        found = _sized(replace(asked, trace=path).run(console), fields, model, said)
-        named = {name: getattr(found, name).replace(path, trace.name) for name in ("question", "verdict", "runner_up")}
-        notes = tuple(note.replace(path, trace.name) for note in found.notes)
-        chart = replace(found.chart, notes=tuple(note.replace(path, trace.name) for note in found.chart.notes))
-        return replace(found, **named, notes=notes, chart=chart)
+        answer = replace(asked, trace=path).run(console)
+        return _sized(answer, fields, model, said, lambda text: text.replace(path, trace.name))
 
 
-def _sized(answer: Any, fields: Mapping[str, Mapping[str, Any]], model: str, said: list[str]) -> Sized:
+def _sized(
+    answer: Any, fields: Mapping[str, Mapping[str, Any]], model: str, said: list[str], plain: Callable[[str], str]
+) -> Sized:
+    """What the page keeps of an answer; `plain` names a file as the reader does."""
     assert isinstance(answer, Recommendation)  # no plan is checked here
     lines = answer.card_lines()
     cards = []
     for at, (head, fleet) in enumerate(answer.shown.items(), start=1):
         command = fleet.server.command
         cells = tuple(line[at] for line in lines)
-        design = {**fields[fleet.server.asked], **_server_fields(fleet)}
+        design = {**fields[fleet.server.asked], **server_fields(fleet)}
         cards.append(
             Card(
                 head=head,
@@ -126,20 +125,19 @@ def _sized(answer: Any, fields: Mapping[str, Mapping[str, Any]], model: str, sai
         questions = tuple(_question(fleet, model, demand.limits) for fleet in answer.shown.values())
         chart = FIGURES["load"].chart(table, {"limits": demand.limits, "notes": []})
     return Sized(
-        question=answer.question,
-        verdict=answer.verdict,
+        verdict=plain(answer.verdict),
         labels=tuple(names.called(line[0]) for line in lines),
         cards=tuple(cards),
-        runner_up=names.called(answer.runner_up_text()),
+        runner_up=plain(names.called(answer.runner_up_text())),
         others=tuple(answer.other_rows()) if answer.other_loads else (),
-        notes=tuple(map(names.called, (*said, *answer.notes(), *answer.small_print()))),
-        chart=chart,
+        notes=tuple(plain(names.called(note)) for note in (*said, *answer.notes(), *answer.small_print())),
+        chart=replace(chart, notes=()),
         table=table,
         questions=questions,
     )
 
 
-def _server_fields(fleet: Fleet) -> dict[str, Any]:
+def server_fields(fleet: Fleet) -> dict[str, Any]:
     """Format, engine and layout of a server as fields of a design."""
     server = fleet.server
     family, _, parameters = server.design.name.partition(":")

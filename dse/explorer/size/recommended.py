@@ -9,7 +9,6 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from dse.core.errors import DseError
 from dse.explorer import common_fields, downloads, figure, request, sidebar, state, tray, widgets
 from dse.explorer.downloads import MadeBy, made_by
 from dse.explorer.size import asked, found
@@ -27,35 +26,36 @@ _ROW = "display:flex;justify-content:space-between;gap:0 8px;font-size:0.8rem;pa
 
 def show(page: str, values: Mapping[str, Any], trace: Trace | None = None, name: str = "") -> None:
     """The answer to what the page asks, of the load or of a trace: shipped, by its `name`, or the reader's own."""
-    try:
+    with widgets.said():
         operation = asked.recommend_of(values, trace.name if trace else name or None)
-        if lacking := operation.lacking():
-            widgets.lines([lacking])
-            return
         run, fields = asked.with_files(operation, values)
         sized = found.cached(run, fields, str(operation.model), trace)
-    except DseError as error:
-        widgets.problem(error)
-        return
-    st.markdown(f"**{escaped(sized.verdict)}**")
-    if not sized.others:
-        st.caption("As much as these devices hold: a load above, such as requests a second, says how many it takes.")
-    cards, figures = st.columns([3, 2], gap="medium")
-    with cards:
-        for place, (at, card) in zip(st.columns(len(sized.cards)), enumerate(sized.cards), strict=True):
-            with place.container(border=True, key=f"card {at + 1}", gap="xsmall"):
-                _card(at, card, sized.labels)
-        st.markdown(escaped(sized.runner_up))
-        if sized.others:
-            table = pd.DataFrame([{"": row["load"], "run": row["run"], "an hour": row["usd"]} for row in sized.others])
-            st.dataframe(table, hide_index=True)
-    command = request.command_of(operation, asked.unsaid(operation))
-    made = MadeBy(command, python_of(operation, without=asked.unsaid(operation)), state.address(page, values))
-    with figures:
-        _figures(sized, operation.rate, made)
-    with st.expander("What else was compared, and what would change it"):
-        st.markdown("\n".join(f"- {escaped(note)}" for note in sized.notes))
-        st.code(command, language="bash", wrap_lines=True)
+        st.markdown(f"**{escaped(sized.verdict)}**")
+        if not operation.trace and asked.is_open(values):
+            full = " or ".join(operation.devices)
+            st.caption(escaped(f"Requests at once is open: this fills {full}. Give a number to size for it."))
+        unsaid = tuple(operation.unused())
+        command = request.command_of(operation, unsaid)
+        made = MadeBy(command, python_of(operation, without=unsaid), state.address(page, values))
+        cards, figures = st.columns([3, 2], gap="medium")
+        with cards:
+            _cards(sized)
+        with figures:
+            _figures(sized, operation.rate, made)
+        with st.expander("What else was compared, and what would change it"):
+            st.markdown("\n".join(f"- {escaped(note)}" for note in sized.notes))
+            st.code(command, language="bash", wrap_lines=True)
+
+
+def _cards(sized: Sized) -> None:
+    """The deployments beside each other, the runner-up, and what other loads take."""
+    for place, (at, card) in zip(st.columns(max(len(sized.cards), 2)), enumerate(sized.cards), strict=False):
+        with place.container(border=True, key=f"card {at + 1}", gap="xsmall"):
+            _card(at, card, sized.labels)
+    st.markdown(escaped(sized.runner_up))
+    if sized.others:
+        table = pd.DataFrame([{"": row["load"], "run": row["run"], "an hour": row["usd"]} for row in sized.others])
+        st.dataframe(table, hide_index=True)
 
 
 def _card(at: int, card: Card, labels: tuple[str, ...]) -> None:
@@ -70,38 +70,43 @@ def _card(at: int, card: Card, labels: tuple[str, ...]) -> None:
     )
     if card.command:
         st.caption("Each server" if card.n_servers > 1 else "The server")
-        st.code(card.command, language=None)
+        st.code(card.command, language=None, wrap_lines=True)
     if card.not_in_command:
         st.caption(escaped(f"{'Not in this line' if card.command else 'No command'}: {card.not_in_command}"))
     st.button(
         "Add to the designs",
         key=f"size add {at}",
-        on_click=partial(_add, card),
+        on_click=partial(add, card.design),
         help="A server of it as a design: its device, engine, KV format and layout.",
     )
 
 
-def _add(card: Card) -> None:
-    values = {**{field.key: field.default for field in common_fields.DESIGN}, **card.design}
+def add(server: Mapping[str, Any]) -> None:
+    """Add a server that was found to the designs, by its fields (`found.server_fields`)."""
+    values = {**{field.key: field.default for field in common_fields.DESIGN}, **server}
     of_all = {field.key for field in common_fields.SCENARIO}
-    question = {key: value for key, value in card.design.items() if key in of_all and value is not None}
+    question = {key: value for key, value in server.items() if key in of_all and value is not None}
     sidebar.add(tray.design_of(values, common_fields.DESIGN), question)
 
 
 def _figures(sized: Sized, rate: float | None, made: MadeBy) -> None:
     """Draw the servers of the cards against a rate, a figure a time; else what holds the load, by its cost."""
     if not sized.questions:
-        bare = replace(sized.chart, notes=())  # they repeat the verdict
-        downloads.show("recommend", bare, lambda: sized.table, made, titled=False)
+        downloads.show("recommend", sized.chart, lambda: sized.table, made, titled=False)
         st.caption("Each mark: the fewest servers of a device, engine, format and layout; stars: the cards.")
         return
     of_load = made_by(sized.questions, made.address)
     of_load = replace(of_load, command=f"{made.command}\n{of_load.command}")
     for name, part in panels(sized.chart, sized.table, rate).items():
-        bare = replace(part, notes=())
-        drawn = figure.fitted(bare, HEIGHT)
-        downloads.show(f"load-{name}", bare, lambda: sized.table, of_load, drawn=drawn, titled=False)
+        show_panel(f"load-{name}", part, sized.table, of_load)
     st.caption("Rates of all servers of a card; dotted: the limit, dashed: the rate.")
+
+
+def show_panel(name: str, part: Chart, table: pd.DataFrame, made: MadeBy, said: str = "") -> None:
+    """Draw a panel of times, below its title."""
+    st.markdown(f"**{part.title}**")
+    drawn = figure.fitted(part, HEIGHT)
+    downloads.show(name, part, lambda: table, made, drawn=drawn, titled=False, verdict=lambda: said)
 
 
 def panels(chart: Chart, table: pd.DataFrame, rate: float | None = None) -> dict[str, Chart]:

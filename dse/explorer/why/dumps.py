@@ -1,16 +1,16 @@
-"""KV dumps of a session: the sample that ships, or one of the reader's own, in memory or where it lies."""
+"""KV dumps of a session: the sample that ships, or one of the reader's own, in memory."""
 
-import tempfile
+import threading
 import time
 from collections.abc import Callable
-from pathlib import Path, PurePosixPath
+from functools import partial
+from pathlib import PurePosixPath
 from typing import Any
 
 import streamlit as st
 
-from dse.core import files
 from dse.core.errors import InputError, clean
-from dse.explorer import memory, state
+from dse.explorer import memory, state, uploads
 from dse.measure import lab
 from dse.measure.lab import Held
 
@@ -42,6 +42,34 @@ def dump_of(name: str) -> Held:
     return sample() if name == SAMPLE else loaded()[name]
 
 
+def load(field: str) -> list[str]:
+    """A place for a dump, which the list `field` then names; one at a time is held. Returns what was wrong with it."""
+    with st.popover("Own dump"):
+        wrong = uploads.take(
+            "load dump",
+            "KV dump, .npz or .safetensors",
+            [ending[1:] for ending in ENDINGS],
+            "Tensors layer0.key, layer0.value, ...: [batch, heads, tokens, head_dim] or [tokens, channels], in "
+            "FP16, BF16 or FP32. It stays in this session on this machine.",
+            partial(_keep, field),
+        )
+        st.caption("It is part of this session only: the address names it, and does not carry it.")
+    return wrong
+
+
+def _keep(field: str, file: Any) -> None:
+    """Hold the dump of a file in the session, in place of the one before. Raises DseError."""
+    state.put({field: SAMPLE})
+    loaded().clear()  # make room first
+    try:
+        label, dump = read_dump(file.name, file.getbuffer())
+    except OSError as error:  # no room to put the bytes
+        raise InputError(f"cannot be read: {(error.strerror or type(error).__name__).lower()}") from error
+    st.session_state[state.DUMP] = dumps = {label: dump}
+    threading.Thread(target=free_when_left, args=(dumps, uploads.session_lives()), daemon=True).start()
+    state.put({field: label})
+
+
 def read_dump(file_name: str, content: Any) -> tuple[str, Held]:
     """A dump from the bytes of a file: its name in the list, and itself. Raises InputError and LimitError.
 
@@ -51,9 +79,7 @@ def read_dump(file_name: str, content: Any) -> tuple[str, Held]:
     name, ending = clean(last.name, MAX_NAME) or "file", last.suffix.lower()
     if ending not in ENDINGS:
         raise InputError(f"{name}: must end in {' or '.join(ENDINGS)}")
-    with tempfile.TemporaryDirectory(prefix="dse-dump-") as folder:
-        path = Path(folder) / f"dump{ending}"
-        files.write(path, content)
+    with uploads.on_disk(f"dump{ending}", content) as path:
         return name + MARK, lab.hold(path, name)
 
 

@@ -58,7 +58,10 @@ def show_step(rows: Sequence[BenchRow], address: str) -> None:
     made = downloads.made_by([request.operation(row.request) for row in rows], address)
     names = figure.beside([row.name for row in rows])
     chart = design_bars.step_time(shown, bool(names))
-    downloads.show("step", chart, partial(design_bars.table, shown), made, drawn=figure.bars(chart, names))
+    st.markdown(f"**{chart.title}**")
+    st.html(figure.legend(chart))
+    drawn = figure.bars(chart, names)
+    downloads.show("step", chart, partial(design_bars.table, shown), made, drawn, titled=False)
 
 
 def show_roofline(rows: Sequence[BenchRow], current: BenchRow, address: str) -> None:
@@ -76,7 +79,8 @@ def show_roofline(rows: Sequence[BenchRow], current: BenchRow, address: str) -> 
         address,
     )
     chart = FIGURES["operations"].chart(table)
-    downloads.show("operations", chart, partial(cached_table, designs), made)
+    st.markdown(f"**{widgets.escaped(chart.title)}**")
+    downloads.show("operations", chart, partial(cached_table, designs), made, titled=False)
     if left:
         st.caption(widgets.escaped(f"Of another device or model, and not in this figure: {', '.join(left)}."))
 

@@ -8,7 +8,7 @@ from dse.figures.drawing import axes, marks, style
 from dse.figures.drawing.chart import MAX_LEGEND, Chart, Panel, Series, hover_box
 from dse.figures.registry import by, figure
 from dse.figures.source import Source
-from dse.questions.best_map import BestMap
+from dse.questions.best_map import SURE, BestMap
 from dse.questions.common import sure_text
 
 #: fills that dark letters can be read on
@@ -17,8 +17,6 @@ COLORS = ("#E8E8E8", "#A6D4F0", "#F6CF7F", "#8FD3BC", "#E7BFD6", "#F2A97E", "#9D
 NONE_RUNS = ("#FFFFFF", "x")
 #: a letter for each quantizer, so that cells are told apart without color
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-#: chance from which on a winner counts as sure
-SURE = 0.8
 
 
 def source_of(answer: BestMap) -> Source:

@@ -227,18 +227,12 @@ _BEST = "best"
 
 
 def trade_offs(
-    table: pd.DataFrame,
-    best: pd.Series,
-    across: str,
-    upward: str,
-    wanted: Mapping[str, float],
-    title: str,
-    hover: Callable[[pd.Series], str],
+    table: pd.DataFrame, best: pd.Series | None, across: str, upward: str, wanted: Mapping[str, float], title: str
 ) -> Chart:
-    """A line a format through what none of its designs beats, with a star at the best.
+    """A line a format through what none of its designs beats, with a star at the best, where there is one.
 
     `table` has the designs of the fronts, with a column `quantizer` where they are found by it; `wanted` limits in
-    seconds by column; `hover` the text of a design.
+    seconds by column.
     """
     x_axis, y_axis = (_rate_axis(name, table[name]) for name in (across, upward))
     groups = list(table.groupby("quantizer", sort=False)) if "quantizer" in table else [("designs", table)]
@@ -250,16 +244,28 @@ def trade_offs(
         loss = None if lost[name] != lost[name] else lost[name]
         said = f"{name} ({quality.rise_text({QUALITY: loss})})" if QUALITY in table else str(name)
         look = style.Style(_loss_color(i, len(groups)), "solid", style.STYLES[i % len(style.STYLES)].marker)
-        texts = (hover(row) for _, row in rows.iterrows())
+        texts = (_rates_text(str(name), row, (upward, across)) for _, row in rows.iterrows())
         series.append(marks.line(said, rows[across], rows[upward], look, texts))
     if across == "tokens_per_s_a_user" and "tpot_s" in wanted:
         series.insert(0, marks.rule("limit", y_axis, 1 / wanted["tpot_s"], style.GRAY, "dot", upright=True))
-    star = style.mark(style.KEY_CHOSEN, (float(best[across]),), (float(best[upward]),), 2.0)
-    series.append(replace(star, name=_BEST))
+    key = replace(style.KEY_CHOSEN, name=_BEST)
+    if best is not None:
+        star = style.mark(key, (float(best[across]),), (float(best[upward]),), 2.0)
+        series.append(replace(star, name=_BEST))
     notes = ("In brackets: rise of perplexity on the sample.",) if QUALITY in table else ()
     panel = Panel("", x_axis, y_axis, tuple(series))
-    key = replace(style.KEY_CHOSEN, name=_BEST)
-    return Chart(title, panels=(panel,), panel_height_pt=260, keys=(key,), notes=notes)
+    return Chart(title, panels=(panel,), panel_height_pt=260, keys=() if best is None else (key,), notes=notes)
+
+
+def _rates_text(name: str, row: pd.Series, columns: Sequence[str]) -> str:
+    """A design by its format, requests at once and devices, and its values."""
+    counts = [f"{title(name)}: {row[name]:,}" for name in ("batch", "n_devices") if name in row]
+    values = []
+    for column in columns:
+        words, unit = RATES.get(column) or (title(column), RESULT_UNITS.get(column, ""))
+        shown, size = shown_unit(column, unit)
+        values.append(f"{words}: {human(float(row[column]) / size, shown)}")
+    return hover_box(name, [*counts, *values])
 
 
 def _rate_axis(name: str, column: pd.Series) -> Axis:

@@ -12,6 +12,9 @@ from dse.figures.drawing.layout import NOTE_SIZE, PANEL_SIZE, TEXT_SIZE, TITLE_S
 
 #: screen pixels of a point: 1,000 pixels for the width of a page
 PIXELS = 1000.0 / layout.WIDTH
+#: panel that labels of a figure without a size are placed for, in width between a phone's and a desktop's: on both they
+#: stand clear of one another
+USUAL = layout.Box(0.0, 0.0, 450 / PIXELS, 250 / PIXELS)
 #: what plotly adds to the width of a legend entry, in pixels
 _ENTRY_EXTRA = 52.0
 _DASHES = {"solid": "solid", "dash": "8px,4px", "dot": "2px,3px", "dashdot": "10px,4px,2px,4px"}
@@ -95,7 +98,8 @@ def spec(chart: Chart, has_size: bool = True) -> dict[str, Any]:
             "domain": [box.y / place.height, (box.y + box.height) / place.height],
         }
         traces += [_trace(series, panel, chart, suffix) for series in panel.series]
-        fig["annotations"] += [_label(label, panel, suffix) for label in labels.placed(panel, box, layout.REPORT)]
+        room = box if has_size else USUAL
+        fig["annotations"] += [_label(label, panel, suffix) for label in labels.placed(panel, room, layout.REPORT)]
     traces += [_key(series) for series in legend]
     if chart.colors:
         fig["coloraxis"] = _colors(chart, place)
