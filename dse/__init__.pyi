@@ -222,11 +222,11 @@ class DesignResults(_DesignResults):
     sample_perplexity_frac: float | Any
     """rise of perplexity on the sample"""
     score_drop_frac: float | Any
-    """drop of scores"""
+    """accuracy loss"""
     score_drop_low_frac: float | Any
-    """drop of scores, low"""
+    """accuracy loss, low"""
     score_drop_high_frac: float | Any
-    """drop of scores, high"""
+    """accuracy loss, high"""
     score_drop_of: str | Any
     """drop from"""
     kv_bytes_per_token: float | Any
@@ -1830,7 +1830,7 @@ def report_table(
 def scores(quantizers: Sequence[str] = (), *, model: str | None = None, measured: bool = False) -> Rows:
     """Find published scores of KV formats beside those of 16 bits in the same setup, by family of tasks.
 
-    Of the model where there are some, else of its series, else of other models; the drop of scores, and beside it the
+    Of the model where there are some, else of its series, else of other models; the accuracy loss, and beside it the
     rise of perplexity, with a 95 % interval, and "not known" where too little was printed. Short answers hide a drop:
     look at the longest task that you run. Without a format: all that have scores, of the model where one is given. With
     --measured: perplexity, divergence and agreement of SmolLM2-135M with each format in the loop, on four texts, or

@@ -10,7 +10,6 @@ from typing import Any
 import matplotlib.ticker  # noqa: F401 here, in one thread: two parts of a page would each find it half imported
 import pandas as pd
 
-from dse.explorer.names import called
 from dse.figures import FIGURES
 from dse.figures.charts.interactivity import source_of
 from dse.figures.charts.operations import MAX_NAMED
@@ -202,7 +201,7 @@ def fitted(chart: Chart, height: int = HEIGHT) -> dict[str, Any]:
         axis["title"].update(font={"size": TEXT_PX}, standoff=_GAP_PX)
     layout["yaxis"]["title"].update(standoff=_LEFT_GAP_PX)
     layout["yaxis"].update(automargin=True)  # where its numbers are long
-    text = called(json.dumps(plot))
+    text = json.dumps(plot)
     for shown in (str, to_plotly.paler):
         text = text.replace(f'"{shown(style.BLACK)}"', f'"{shown(style.GRAY)}"')
     recolored: dict[str, Any] = json.loads(text)

@@ -3,26 +3,10 @@
 from dse.model import results
 from dse.model.results import RESULT_UNITS
 
-#: words of tables -> those of pages, longer ones first
-_CALLED = {
-    "rise of perplexity on the sample": "perplexity",
-    "rise of perplexity": "perplexity",
-    "drops of scores": "accuracy losses",
-    "drop of scores": "accuracy loss",
-}
-
-
-def called(text: str) -> str:
-    """A text with the words that pages have for what formats cost."""
-    for of_tables, of_pages in _CALLED.items():
-        for case in (str, str.capitalize):
-            text = text.replace(case(of_tables), case(of_pages))
-    return text
-
 
 def words(name: str) -> str:
     """Title of a column: `decode_step_s` is the decode step."""
-    text = called(results.title(name))
+    text = results.title(name)
     text = text if text != name else name.replace("_", " ").replace(".", ": ", 1)
     return text[:1].upper() + text[1:]
 

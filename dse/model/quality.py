@@ -1,4 +1,4 @@
-"""Cost of a KV format: the drop of scores as published of the model or its like, and, which is another thing, the rise
+"""Cost of a KV format: the accuracy loss as published of the model or its like, and, which is another thing, the rise
 of perplexity of the sample model."""
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ NAMES = (
     "score_drop_high_frac",
     "score_drop_of",
 )
-#: where a drop of scores comes from
+#: where an accuracy loss comes from
 EXACT, PUBLISHED = "16 bits", "published"
 
 
@@ -28,14 +28,14 @@ def sample_score(plan: KvPlan) -> SampleScore | None:
 
 
 def published_drop(plan: KvPlan) -> Drop | None:
-    """The largest published drop of scores of the format, by the scores nearest to the model; None where there is none,
+    """The largest published accuracy loss of the format, by the scores nearest to the model; None where there is none,
     and of two formats for keys and values."""
     key, value = plan.key_quantizer, plan.value_quantizer
     return published_scores.drop(key.name, plan.model.name) if key.name == value.name else None
 
 
 def quality(plan: KvPlan) -> dict[str, Any]:
-    """Divergence and rise of perplexity on the sample model, and the published drop of scores, its interval and where
+    """Divergence and rise of perplexity on the sample model, and the published accuracy loss, its interval and where
     it comes from."""
     if plan.key_quantizer.family.exact and plan.value_quantizer.family.exact:
         return dict(zip(NAMES, (*(0.0,) * 5, EXACT), strict=True))
@@ -48,7 +48,7 @@ def quality(plan: KvPlan) -> dict[str, Any]:
 
 
 def judged(result: Mapping[str, Any], most: float) -> bool | None:
-    """Whether the drop of scores is at most `most`, of results or a row of a table; None where that cannot be told: its
+    """Whether the accuracy loss is at most `most`, of results or a row of a table; None where that cannot be told: its
     interval lies on both sides, or nobody published one."""
     low, high = result["score_drop_low_frac"], result["score_drop_high_frac"]
     if low is None or high is None:
@@ -57,7 +57,7 @@ def judged(result: Mapping[str, Any], most: float) -> bool | None:
 
 
 def drop_text(result: Mapping[str, Any]) -> str:
-    """The drop of scores with half of its 95 % interval, as people read it; - where nobody published one."""
+    """The accuracy loss with half of its 95 % interval, as people read it; - where nobody published one."""
     drop, high = result["score_drop_frac"], result["score_drop_high_frac"]
     if drop is None:
         return "-"

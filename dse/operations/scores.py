@@ -16,7 +16,7 @@ from dse.operations.shared import Printed, json_option, several
 class FindScores(Printed):
     """Find published scores of KV formats beside those of 16 bits in the same setup, by family of tasks.
 
-    Of the model where there are some, else of its series, else of other models; the drop of scores, and beside it the
+    Of the model where there are some, else of its series, else of other models; the accuracy loss, and beside it the
     rise of perplexity, with a 95 % interval, and "not known" where too little was printed. Short answers hide a drop:
     look at the longest task that you run. Without a format: all that have scores, of the model where one is given. With
     --measured: perplexity, divergence and agreement of SmolLM2-135M with each format in the loop, on four texts, or
@@ -38,7 +38,7 @@ class FindScores(Printed):
     as_json: bool = json_option("Print a list of objects, one a family of tasks.")
 
     def run(self, console: Console = SILENT) -> list[dict[str, Any]]:
-        """A row a format and family of tasks: its drop of scores or rise of perplexity as a share, or its divergence in
+        """A row a format and family of tasks: its accuracy loss or rise of perplexity as a share, or its divergence in
         nats."""
         from dse.questions import scores
         from dse.specs import published_scores, sample_scores, tokens

@@ -125,7 +125,7 @@ def unmeasured(assumptions: str | Iterable[str]) -> tuple[str, ...]:
 class Tolerance(NamedTuple):
     """The largest loss that is recommended; None: any."""
 
-    #: drop of scores, a share
+    #: accuracy loss, a share
     drop_frac: float | None = None
     #: relative error of the attention output
     error: float | None = None
@@ -162,7 +162,7 @@ class Formats(QuestionAnswer):
     from_input: int | None
     assumptions: str
     age: str = ""
-    #: the largest drop of scores that is recommended, a share; None: any
+    #: the largest accuracy loss that is recommended, a share; None: any
     max_drop_frac: float | None = None
     #: the largest relative error of the attention output; None: any
     max_error: float | None = None
@@ -274,11 +274,11 @@ class Formats(QuestionAnswer):
         return bool(self.stack) and fmt.implementation.startswith(self.stack.partition("@")[0])
 
     def _drops(self, best: Format) -> list[str]:
-        """Drop of scores of the best format, or where none was published the rise of perplexity; and the format that
+        """Accuracy loss of the best format, or where none was published the rise of perplexity; and the format that
         surely drops less, of those that pay."""
         said, result = [], best.result
         if result["score_drop_frac"] is not None:
-            said.append(f"Drop of scores: {quality.drop_text(result)} ({result['score_drop_of']}).")
+            said.append(f"Accuracy loss: {quality.drop_text(result)} ({result['score_drop_of']}).")
         elif result["sample_perplexity_frac"] is not None:
             said.append(f"Rise of perplexity: {quality.rise_text(result)} (of {SAMPLE}); no scores were published.")
         if result["score_drop_low_frac"] is None:
@@ -365,7 +365,7 @@ class Formats(QuestionAnswer):
             "TTFT and TPOT: of a server at this concurrency. Fits more: more requests at once, no more tok/s."
         ]
         if any(fmt.result["score_drop_frac"] is not None for fmt in self.formats[1:]):
-            lines.append("Drop: largest published drop of scores, ± half of a 95 % interval (dse scores).")
+            lines.append("Drop: largest published accuracy loss, ± half of a 95 % interval (dse scores).")
         if any(fmt.result["sample_perplexity_frac"] for fmt in self.formats):
             lines.append(f"Ppl: rise of perplexity, on {SAMPLE}.")
         if any(fmt.marks for fmt in self.formats):

@@ -37,7 +37,7 @@ class Choices:
     any_size: bool = False
     #: numbers of devices of a server, up to `most`
     sizes: tuple[int, ...] | None = None
-    #: the largest drop of scores, a share; None: `USUAL_DROP`, of formats that are named any
+    #: the largest accuracy loss, a share; None: `USUAL_DROP`, of formats that are named any
     max_drop_frac: float | None = None
     bits: Bits = CLOSED
 
@@ -76,7 +76,7 @@ class Grid:
     def left_out_text(self) -> str:
         """Formats that lose too much, in a sentence; "" where there are none."""
         names = ", ".join(self.left_out)
-        return f"Left out for the drop of scores, or as nobody published it: {names}." if names else ""
+        return f"Left out for the accuracy loss, or as nobody published it: {names}." if names else ""
 
 
 def grid_of(

@@ -366,7 +366,7 @@ class Recommendation(QuestionAnswer):
         return [
             f"Searched: {self.search.text}. {grid.left_out_text}".rstrip(),
             *([f"{said[0].upper()}{said[1:]}."] if said else []),
-            *([f"Drops of scores, as published: {'; '.join(of)}."] if of else []),
+            *([f"Accuracy losses, as published: {'; '.join(of)}."] if of else []),
             *self.search.demand.load.notes(),
             *(["Requests that run fill the pool: `dse simulate` finds less there, down to half."] if is_full else []),
             f"Prices an hour: {prices_text(self.prices)}.",
@@ -506,7 +506,7 @@ def why_lost(rival: Fleet, first: Fleet, objective: str) -> str:
         return f"costs {_usd(rival.usd_per_hour)} an hour, {rival.usd_per_hour / first.usd_per_hour:.2f} times as much"
     if first.server.is_exact and not rival.server.is_exact:
         drop = quality.drop_text(rival.results)
-        return f"stores fewer bits at the same cost (drop of scores {drop}), though it holds {_three(rival.holds)}"
+        return f"stores fewer bits at the same cost (accuracy loss {drop}), though it holds {_three(rival.holds)}"
     if objective != "devices" and rival.holds < first.holds * (1 - common.TIE):
         return "holds {} at the same cost, not {}".format(*_apart(rival.holds, first.holds))
     return f"is slower at the same cost: {_pace(first)} at most {_ms(rival.time_s)}, not {_ms(first.time_s)}"
@@ -587,7 +587,7 @@ _CARD = (
     ),
     Column("load limited by", form=lambda row: row["first_limit"]),
     Column("steps bound by", form=lambda row: row["bound"]),
-    Column("drop of scores", form=quality.drop_text),
+    Column("accuracy loss", form=quality.drop_text),
     Column("sure to keep limits", form=lambda row: sure_text(row["sure"])),
 )
 #: rows of the card that are there where one of them is changed

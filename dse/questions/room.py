@@ -171,11 +171,11 @@ def first_of(
 
 
 def outcome(result: Result) -> str:
-    """Room and throughput of a way in words, and its drop of scores where that is known."""
+    """Room and throughput of a way in words, and its accuracy loss where that is known."""
     most, rate = result["max_batch"], result["throughput_tokens_per_s"]
     said = [f"room for {most:,} request{'s' if most > 1 else ''} at once", f"{rate:,.0f} tok/s"]
     if result["score_drop_frac"]:
-        said.append(f"drop of scores {quality.drop_text(result)}")
+        said.append(f"accuracy loss {quality.drop_text(result)}")
     if (result["sample_perplexity_frac"] or 0.0) > 0:
         said.append(f"rise of perplexity {quality.rise_text(result)} (of a small model)")
     return ", ".join(said)

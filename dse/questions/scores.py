@@ -10,18 +10,18 @@ from dse.specs import catalog, published_scores, sample_scores, tokens
 from dse.specs.oaken_grid import SAMPLE
 from dse.specs.published_scores import FAMILIES, Loss, Score, published
 
-#: what a mean over scores is, by the family of tasks: all others are drops of scores
+#: what a mean over scores is, by the family of tasks: all others are accuracy losses
 _OF_FAMILY = {"perplexity": "perplexity_rise_frac", "kld": "divergence_nats"}
 #: the means, their heads, and their unit and its size
 _MEANS = {
-    "score_drop_frac": ("drop of scores", " %", 100.0),
+    "score_drop_frac": ("accuracy loss", " %", 100.0),
     "perplexity_rise_frac": ("rise of perplexity", " %", 100.0),
     "divergence_nats": ("divergence", " nat", 1.0),
 }
 
 
 def to_json(losses: Iterable[Loss]) -> list[dict[str, Any]]:
-    """An object a family of tasks: the drop of scores, the rise of perplexity (both shares) or the divergence (nats),
+    """An object a family of tasks: the accuracy loss, the rise of perplexity (both shares) or the divergence (nats),
     which are three things, and half of its 95 % interval."""
     rows = []
     for loss in losses:

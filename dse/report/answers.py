@@ -155,7 +155,7 @@ class ServedFormat:
         return interactivity.best_of(grid, Demand(RequestsAtOnce(None), dict(limits)))
 
     def shown(self) -> dict[str, Any]:
-        """Drop of scores and rise of perplexity, the most requests at once on so many devices, and the front: layout,
+        """Accuracy loss and rise of perplexity, the most requests at once on so many devices, and the front: layout,
         requests, tok/s a user, tok/s a device, TTFT in s, ends of the 80 % interval of tok/s a device over it."""
         holds: dict[int, int] = {}
         for row in self.answer.rows:
@@ -174,7 +174,7 @@ def told(fleet: Fleet) -> dict[str, Any]:
 
 
 def server_text(row: Result, usd: float | None) -> dict[str, Any]:
-    """A server that a format takes within limits: a sentence, and its cells between gain and drop of scores."""
+    """A server that a format takes within limits: a sentence, and its cells between gain and accuracy loss."""
     user, rate = interactivity.speeds(row)
     low, high, _ = interactivity.interval(row)
     n, ways = int(row["batch"]), layouts.words(row)

@@ -31,7 +31,7 @@ HEAD = (
     "requests at once",
     "ms/token",
     "J/token",
-    "drop of scores",
+    "accuracy loss",
     "rise of perplexity",
     "kernels",
 )
@@ -78,7 +78,7 @@ class Gains:
         if drops:
             worst = max(drops, key=lambda result: float(result["score_drop_frac"]))
             drop, of, model = quality.drop_text(worst), worst["score_drop_of"], worst["model"]
-            said.append(f"Largest drop of scores: {drop}, of {model} ({of}): measure your own before you rely on it.")
+            said.append(f"Largest accuracy loss: {drop}, of {model} ({of}): measure your own before you rely on it.")
         return said + self._others(name)
 
     def _others(self, best: str) -> list[str]:
@@ -127,7 +127,7 @@ class Gains:
             "In brackets 80 % intervals: 8 of 10 measurements should lie inside. Sure: the chance that the "
             "format is faster than FP16, or slower, as the gain says.",
             "Kernels assumed: nobody measured their rates; the range taken is wide.",
-            "Quality: the largest drop of scores published of the model or models like it; ppl: rise of the perplexity "
+            "Quality: the largest accuracy loss published of the model or models like it; ppl: rise of the perplexity "
             f"of {SAMPLE}.",
         ]
         notes.append(f"{assumption_text(results, THROUGHPUT)} Their sources: dse show DEVICE.")

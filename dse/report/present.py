@@ -614,7 +614,7 @@ def _measured_lines(result: dict[str, Any], plan: KvPlan) -> list[str]:
 
 
 def quality_lines(result: dict[str, Any], plan: KvPlan) -> list[str]:
-    """The cost of the format: on the sample model with the range over texts, and the drop of scores."""
+    """The cost of the format: on the sample model with the range over texts, and the accuracy loss."""
     lines, score = list[str](), quality.sample_score(plan)
     if score is not None:
         kl, ratio = score.kl_nats, score.perplexity_frac
@@ -631,19 +631,19 @@ def quality_lines(result: dict[str, Any], plan: KvPlan) -> list[str]:
         ]
     if published := _published_text(result):
         more = f"dse scores --quantizer {result['quantizer']} --model {result['model']}"
-        lines += ([] if score else ["", "Quality"]) + [line("drop of scores", published), line("more scores", more)]
+        lines += ([] if score else ["", "Quality"]) + [line("accuracy loss", published), line("more scores", more)]
     return lines
 
 
 def _published_text(result: dict[str, Any]) -> str:
-    """The drop of scores with where it comes from; "" where none was published."""
+    """The accuracy loss with where it comes from; "" where none was published."""
     of = result["score_drop_of"]
     return "" if of is None or of == quality.EXACT else f"{quality.drop_text(result)} ({of})"
 
 
 def brief_quality(result: dict[str, Any]) -> list[str]:
     """Lines of the cost of a format in scores, in perplexity and in error, where there are some."""
-    lines = [line("drop of scores", published)] if (published := _published_text(result)) else []
+    lines = [line("accuracy loss", published)] if (published := _published_text(result)) else []
     if result["sample_perplexity_frac"]:
         lines.append(line("rise of perplexity", f"{quality.rise_text(result)} ({SAMPLE})"))
     if result["measured_error"]:

@@ -34,7 +34,7 @@ SAME = {"fp8_e4m3": "fp8", "fp8_e5m2": "fp8:format=e5m2"}
 UNROTATED = {name: f"{name}:rotate=off" for name in GGML_TYPES} | {f"{name} +rot": name for name in GGML_TYPES}
 #: models whose keys and values stand in one layer of four: what a format costs them says nothing of others
 HYBRID = re.compile(r"qwen3\.[568]|qwen3-next|nemotron-?h")
-#: families of tasks that a drop of scores is of
+#: families of tasks that an accuracy loss is of
 DROPS = ("short", "long_generation", "long_context")
 #: half of the interval of a loss that is told
 MAX_WITHIN = 0.02
@@ -65,7 +65,7 @@ class Score:
 
 @dataclass(frozen=True, kw_only=True)
 class Loss:
-    """The drop of scores of a format in one family of tasks, the rise of perplexity, or the divergence (nats): the mean
+    """The accuracy loss of a format in one family of tasks, the rise of perplexity, or the divergence (nats): the mean
     over sources, and how sure it is."""
 
     family: str
@@ -94,7 +94,7 @@ class Loss:
         return up if self.loss > 0 else down
 
 
-#: by family of tasks what its mean is, and what it does above 0 and below, where it is no drop of scores
+#: by family of tasks what its mean is, and what it does above 0 and below, where it is no accuracy loss
 _WORDS = {"perplexity": ("rise", "rises", "falls"), "kld": ("divergence", "diverges", "diverges")}
 
 
@@ -249,7 +249,7 @@ def losses(format: str, model: str | None = None) -> list[Loss]:
 
 
 class Drop(NamedTuple):
-    """The largest drop of scores over families of tasks: the mean of one, and where the largest of all lies (95 %)."""
+    """The largest accuracy loss over families of tasks: the mean of one, and where the largest of all lies (95 %)."""
 
     loss: Loss
     #: None where no family tells an interval
@@ -259,7 +259,7 @@ class Drop(NamedTuple):
 
 @cache
 def drop(format: str, model: str) -> Drop | None:
-    """The largest drop of scores of a format over families of tasks; None where nothing was published.
+    """The largest accuracy loss of a format over families of tasks; None where nothing was published.
 
     Of the model's own families alone, where one of them tells its drop to MAX_WITHIN, or that there surely is one. Else
     of each family the model's own mean, where it has an interval; else by the scores nearest to the model that tell it;

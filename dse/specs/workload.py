@@ -32,7 +32,7 @@ MAX_DEVICES = 1024
 MOST_DEVICES = 16
 #: engines that a search tries where none are named and the device has measured stacks
 SEARCHED_ENGINES = ("vllm", "sglang", "trtllm")
-#: the largest drop of scores that a format may have (upper end of its 95 % interval) which is recommended without being
+#: the largest accuracy loss that a format may have (upper end of its 95 % interval) which is recommended without being
 #: named, a share; assumed: FP8, the 8-bit format of all engines, has 0.11 at most
 USUAL_DROP = 0.12
 #: type of recurrent states; auto: as the model says

@@ -33,10 +33,10 @@ def how(trace=None, rate=2.0, n_requests=30):
 def test_nothing_is_simulated_unasked_and_not_without_a_rate():
     app = opened("size", size_tab="rate")
     assert not app.exception
-    assert not app.dataframe
+    assert not app.main.dataframe
     assert app.selectbox(key="simulated").value is None
     app.selectbox(key="simulated").select(against_rate.ALIKE).run()
-    assert not app.dataframe
+    assert not app.main.dataframe
     assert wrong(app) == ["Every design gets the same requests: choose requests a second as the load above."]
 
 

@@ -28,8 +28,7 @@ def test_lines_of_a_point_begin_with_the_title_of_their_result():
 
 @pytest.mark.parametrize("name", sorted(cards.MEANINGS))
 def test_rows_of_the_answer_say_the_title(name):
-    called = {"score_drop_frac": "Accuracy loss", "sample_perplexity_frac": "Perplexity"}  # as pages call it
-    assert cards.label(name) == names.words(name) == called.get(name, capital(title(name)))
+    assert cards.label(name) == names.words(name) == capital(title(name))
 
 
 def test_measures_and_columns_of_formats_say_the_title():

@@ -365,7 +365,7 @@ def test_other_engines_and_devices_have_a_line(found):
     assert min(d.usd_per_hour for d in ranked if d.server.work.stack == "sglang") > twice
     assert "sglang none that runs within the limits at up to twice the cost." in said
     assert "Other devices at best: h100 " in said
-    assert "Drops of scores, as published: fp8 of other models, long context." in said
+    assert "Accuracy losses, as published: fp8 of other models, long context." in said
 
 
 def test_a_device_at_the_same_price_is_as_cheap():

@@ -198,7 +198,7 @@ def test_a_rise_of_perplexity_is_no_drop_of_scores(run):
     assert found["perplexity"]["perplexity_rise_frac"] is not None
     assert found["kld"]["divergence_nats"] is not None
     head = run("scores", "--quantizer", "fp8")[1].splitlines()[0].split("  ")
-    assert {"drop of scores", "rise of perplexity", "divergence"} <= {*map(str.strip, head)}
+    assert {"accuracy loss", "rise of perplexity", "divergence"} <= {*map(str.strip, head)}
 
 
 def drop_of(monkeypatch, *scores):

@@ -9,7 +9,7 @@ import pandas as pd
 import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
-from dse.explorer import common_fields, names, request, uploads
+from dse.explorer import common_fields, request, uploads
 from dse.figures import FIGURES
 from dse.figures.charts import recommend
 from dse.figures.drawing.chart import Chart
@@ -126,11 +126,11 @@ def _sized(
         chart = FIGURES["load"].chart(table, {"limits": demand.limits, "notes": []})
     return Sized(
         verdict=plain(answer.verdict),
-        labels=tuple(names.called(line[0]) for line in lines),
+        labels=tuple(line[0] for line in lines),
         cards=tuple(cards),
-        runner_up=plain(names.called(answer.runner_up_text())),
+        runner_up=plain(answer.runner_up_text()),
         others=tuple(answer.other_rows()) if answer.other_loads else (),
-        notes=tuple(plain(names.called(note)) for note in (*said, *answer.notes(), *answer.small_print())),
+        notes=tuple(map(plain, (*said, *answer.notes(), *answer.small_print()))),
         chart=replace(chart, notes=()),
         table=table,
         questions=questions,

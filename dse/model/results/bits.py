@@ -129,17 +129,17 @@ def _on_sample(at: Facts, name: str, equation: str) -> Derivation:
     return how(equation, _SAMPLE, n_texts=score.n_texts, least=spread.low, greatest=spread.high)
 
 
-@topic.result("1", NUMBER, "drop of scores", figure_unit="%")
+@topic.result("1", NUMBER, "accuracy loss", figure_unit="%")
 def score_drop_frac(at: Facts) -> Derivation:
     return _published(at, "largest mean over families of tasks that have an interval; at least 0")
 
 
-@topic.result("1", NUMBER, "drop of scores, low", figure_unit="%")
+@topic.result("1", NUMBER, "accuracy loss, low", figure_unit="%")
 def score_drop_low_frac(at: Facts) -> Derivation:
     return _published(at, "highest low end (95 %) of any family of tasks")
 
 
-@topic.result("1", NUMBER, "drop of scores, high", figure_unit="%")
+@topic.result("1", NUMBER, "accuracy loss, high", figure_unit="%")
 def score_drop_high_frac(at: Facts) -> Derivation:
     return _published(at, "high end (95 %) of the largest mean, or of a family that is told where that is higher")
 

@@ -15,7 +15,7 @@ from dse.sweep.pareto import Sense
 _NUMBER = re.compile(r"[+-]?([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]{1,3})?", re.ASCII | re.IGNORECASE)
 
 
-#: what a largest drop of scores is held against: the high end of its interval, so that noise does not pass
+#: what a largest accuracy loss is held against: the high end of its interval, so that noise does not pass
 DROP = "score_drop_high_frac"
 
 
