@@ -31,7 +31,6 @@ COLUMNS = (
     "ceiling_flops_per_s",
     "peak_flops_per_s",
     "bandwidth_bytes_per_s",
-    "dequantize_bytes_per_s",
     "assumptions",
 )
 #: operations of a decode step that multiply and read; quantizing does not multiply, attention without a cache does not
@@ -45,8 +44,8 @@ def decode_step(device: HardwareSpec, plans: Sequence[KvPlan], work: Workload) -
 
     A row an operation: seconds, FLOP and bytes of a step, attention with the dequantizing that does not hide behind it;
     intensity in FLOP/B; FLOP/s reached while it runs, and that its roof allows at that intensity; the numbers that make
-    the roof: its peak FLOP/s, bandwidth, and of attention the bytes a second that are dequantized (None where nothing
-    is). No operation is above its roof. A plan of which nothing fits has no rows. Raises InputError, LimitError.
+    the roof: its peak FLOP/s and bandwidth. No operation is above its roof. A plan of which nothing fits has no rows.
+    Raises InputError, LimitError.
     """
     rows: list[dict[str, Any]] = []
     is_measured = stack_of(device, work)[1] is not None
@@ -67,9 +66,9 @@ def _row(device: HardwareSpec, result: dict[str, Any], kind: str, op: dict[str, 
     is_attention = op["name"] == "attention"
     bandwidth = (device.kv_bandwidth if is_attention else device.memory_bandwidth).si
     busy_s, exposed_s = (result[name] or 0.0 if is_attention else 0.0 for name in ("dequantize_busy_s", "dequantize_s"))
-    allowed_s = max(op["compute_at_peak_s"], attention.time_at_rate(op["n_bytes"], bandwidth), busy_s)
+    allowed_s = max(op["compute_at_peak_s"], attention.time_at_rate(op["n_bytes"], bandwidth))
     # products that are read behind others have a share of the time of all, at times less than one alone takes
-    seconds = max(op["seconds"] + exposed_s, allowed_s)
+    seconds = max(op["seconds"] + exposed_s, allowed_s, busy_s)
     return {
         **{name: result[name] for name in ("device", "model", "quantizer")},
         "model_kind": kind,
@@ -84,7 +83,6 @@ def _row(device: HardwareSpec, result: dict[str, Any], kind: str, op: dict[str, 
         "ceiling_flops_per_s": op["flops"] / allowed_s,
         "peak_flops_per_s": op["flops"] / op["compute_at_peak_s"],
         "bandwidth_bytes_per_s": bandwidth,
-        "dequantize_bytes_per_s": op["n_bytes"] / busy_s if busy_s else None,
         "assumptions": ", ".join(_assumed(result)),
     }
 

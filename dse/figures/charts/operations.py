@@ -1,7 +1,5 @@
 """The operations of one decode step under a device's roofline."""
 
-import math
-
 import pandas as pd
 
 from dse.figures.drawing import axes, marks, rows, style
@@ -42,15 +40,15 @@ MAX_NAMED = 6
 def chart(source: Source) -> Chart:
     """One panel from rows of `dse.questions.operations.decode_step`: hollow marks at peak rates, filled ones fitted.
 
-    Roofs are those of the one device, with a further one where a design's are others. Marks tell operations, colors
-    designs, which are named where attention is.
+    Roofs are those of the one device; dequantizing is in the marks. Marks tell operations, colors designs, which are
+    named where attention is.
     """
     table, device, model = source.table, source.single("device"), source.single("model")
     places = style.places(list(dict.fromkeys(table["quantizer"])), rows.quantizer_places(table))
     roofs = _roofs(table)
-    at = [*map(float, table["intensity_flops_per_byte"]), *(peak / rate for peak, rate, _ in roofs)]
+    at = [*map(float, table["intensity_flops_per_byte"]), *(peak / rate for peak, rate in roofs)]
     ends = min(at) / ROOM, max(at) * ROOM
-    lines = [_line(roof, i == 0, ends, places) for i, roof in enumerate(roofs)]
+    lines = [_line(roof, i == 0, ends) for i, roof in enumerate(roofs)]
     x = axes.log10("arithmetic intensity", "FLOP/B", lines[0].x)
     tops = [1.5 * max(line.y) for line in lines]
     y = axes.log10("reached", "TFLOP/s", [*lines[0].y, *map(float, table["flops_per_s"]), *tops], axes.TERA_FLOPS)
@@ -84,7 +82,7 @@ def chart(source: Source) -> Chart:
         notes=(
             "Hollow: at peak rates."
             + (f" Filled: {said[:1].lower()}{said[1:]} ({', '.join(fitted)})." if fitted else f" {NO_KERNELS}")
-            + (" Dashed: dequantizing counted." if len(lines) > 1 and any(rate for *_, rate in roofs) else ""),
+            + " Dequantizing is in both.",
         ),
     )
 
@@ -96,32 +94,21 @@ def _looks(operation: str) -> tuple[str, str]:
     return _MARKERS.get(operation, _PRODUCTS)
 
 
-def _roofs(table: pd.DataFrame) -> list[tuple[float, float, str]]:
-    """Roofs as peak FLOP/s, bytes a second and the design whose dequantizing is slower than its reading, or ""."""
-    plain: dict[tuple[float, float, str], None] = {}
-    own: dict[tuple[float, float, str], None] = {}
-    for row in table.to_dict("records"):
-        peak, bandwidth, rate = (
-            float(f"{row.get(name) or math.nan:.6g}")
-            for name in ("peak_flops_per_s", "bandwidth_bytes_per_s", "dequantize_bytes_per_s")
-        )
-        plain[peak, bandwidth, ""] = None
-        if rate < bandwidth:
-            own[peak, rate, str(row["quantizer"])] = None
-    return [*sorted(plain), *own]
+def _roofs(table: pd.DataFrame) -> list[tuple[float, float]]:
+    """Roofs as peak FLOP/s and bytes a second."""
+    columns = (table["peak_flops_per_s"], table["bandwidth_bytes_per_s"])
+    return sorted({(float(f"{peak:.6g}"), float(f"{rate:.6g}")) for peak, rate in zip(*columns, strict=True)})
 
 
-def _line(roof: tuple[float, float, str], is_first: bool, ends: tuple[float, float], places: dict[str, int]) -> Series:
+def _line(roof: tuple[float, float], is_first: bool, ends: tuple[float, float]) -> Series:
     """FLOP/s that a roof allows between two intensities."""
-    peak, rate, quantizer = roof
+    peak, rate = roof
     x = (ends[0], peak / rate, ends[1])
     name, look = "peak rates", style.Style(style.BLACK, marker="")
-    if quantizer:
-        name, look = f"dequantizing, {quantizer}", style.Style(style.STYLES[places[quantizer]].color, "dash", "")
-    elif not is_first:
+    if not is_first:
         name = f"{rate / axes.TB:,.4g} TB/s, {peak / axes.TERA_FLOPS:,.4g} TFLOP/s"
         look = style.Style(style.BLACK, "dot", "")
-    return marks.line(name, x, (min(peak, rate * at) for at in x), look, is_note=True, in_legend=not quantizer)
+    return marks.line(name, x, (min(peak, rate * at) for at in x), look, is_note=True)
 
 
 def _hover(row: pd.Series) -> str:
