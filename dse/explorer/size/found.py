@@ -98,7 +98,7 @@ def cached(asked: Recommend, fields: Mapping[str, Mapping[str, Any]], model: str
 def _sized(
     answer: Any, fields: Mapping[str, Mapping[str, Any]], model: str, said: list[str], plain: Callable[[str], str]
 ) -> Sized:
-    """What the page keeps of an answer; `plain` names a file as the reader does."""
+    """Return the parts of an answer that the page keeps; `plain` names a file as the reader does."""
     assert isinstance(answer, Recommendation)  # no plan is checked here
     lines = answer.card_lines()
     cards = []
