@@ -161,7 +161,7 @@ def test_progress_sees_points_and_figures(tmp_path: Path, monkeypatch: pytest.Mo
         seen[label] = []
         yield (seen[label].append(str(item)) or item for item in items)
 
-    report.write(str(tmp_path / "r"), "dse report", report.ask(**_SMALL), "matplotlib", progress)
+    report.write(str(tmp_path / "r"), "dse report", report.ask(**_SMALL), progress)
     assert seen["figures"] == ["bit_ledger"]
     assert len(seen["points"]) == 4 + 2 + 12 + 8 + 4 + 80  # the last: 10 designs of tokens and bits at 8 lengths
     assert seen["points"][0] == "A100-80GB fp16, llama2-7b"
