@@ -163,7 +163,7 @@ def test_text_of_the_reader_is_never_markup(page, server):
     page.keyboard.press("Escape")
     page.get_by_role("button", name="Change this design").click()
     page.get_by_text("Numbers of the device").click()
-    page.get_by_test_id("stText").filter(has_text=":red[x]").first.wait_for()
+    page.get_by_test_id("stSidebar").get_by_test_id("stDataFrame").wait_for()
     assert page.evaluate(_MARKUP) == []
     for link in ("Why", "Size", "Answer"):
         page.get_by_role("link", name=link).first.click()
