@@ -1,6 +1,6 @@
 """Servers that a search tries: every device, engine, KV format that it runs there, and layout."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import cast
@@ -97,13 +97,7 @@ def grid_of(
             designs = _designs(Same(device), Same(model), of_stack, choices.quantizers, choices.bits)
             kept = [design for design in designs if choices.keeps_scores(design)]
             left_out |= dict.fromkeys(design.name for design in designs if design not in kept)
-            ways = [
-                demand.load.served(way)
-                for tp, pp in layouts.sizes(model, n_most, choices.any_size)
-                if choices.sizes is None or tp * pp in choices.sizes
-                for way in layouts.layouts(model, of_stack, tp, pp)
-            ]
-            ways = [demand.load.served(of_stack)] if work.n_devices > 1 else ways  # a layout that is given
+            ways = [demand.load.served(way) for way in _layouts(model, of_stack, n_most, choices)]
             smaller = state_types(model, of_stack) if demand.amount else ()
             if choices.max_drop_frac is not None:
                 left_out |= {f"{name} states": None for name in smaller}
@@ -123,13 +117,7 @@ def grid_of(
         raise InputError(
             f"max-drop = {choices.max_drop_frac:.3g}: {', '.join(left_out)} may lose more: add fp16, or allow more"
         )
-    servers, wrong = [], None
-    for name, design, way in asked:
-        try:
-            settings = {"state_type": way.state_type} if way.state_type != work.state_type else {}
-            servers.append(ServerDesign(name, design, way, demand, settings))
-        except DseError as error:
-            wrong = wrong or error
+    servers, wrong = _servers(asked, work, demand)
     if not servers:
         others = "others" if choices.sizes else "others, or --any"
         raise wrong or InputError(f"{model.name}: is not split over so many devices: give {others}")
@@ -143,6 +131,30 @@ def grid_of(
         states=tuple(states),
         left_out=tuple(left_out),
     )
+
+
+def _servers(
+    asked: Iterable[tuple[str, Candidate, Workload]], work: Workload, demand: Demand
+) -> tuple[list[ServerDesign], DseError | None]:
+    """The servers that can be laid out, and why the first of the others cannot."""
+    servers, wrong = [], None
+    for name, design, way in asked:
+        try:
+            settings = {"state_type": way.state_type} if way.state_type != work.state_type else {}
+            servers.append(ServerDesign(name, design, way, demand, settings))
+        except DseError as error:
+            wrong = wrong or error
+    return servers, wrong
+
+
+def _layouts(model: ModelSpec, work: Workload, n_most: int, choices: Choices) -> Iterator[Workload]:
+    """The layout that is given, else all over at most so many devices."""
+    if work.n_devices > 1:
+        yield work
+        return
+    for tp, pp in layouts.sizes(model, n_most, choices.any_size):
+        if choices.sizes is None or tp * pp in choices.sizes:
+            yield from layouts.layouts(model, work, tp, pp)
 
 
 def state_types(model: ModelSpec, work: Workload) -> tuple[StateType, ...]:
