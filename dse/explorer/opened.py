@@ -75,13 +75,16 @@ def _number(row: BenchRow, name: str) -> str:
 
 def _command(row: BenchRow) -> None:
     """The server's command, with a button that copies it, and what it does not say."""
-    command = serve_command(row.request.device_spec(), row.request.plan(), row.request.work)
+    assert row.asked is not None
+    assert row.answer is not None
+    if row.load.kind == "batch":
+        command = serve_command(row.request.device_spec(), row.request.plan(), row.request.work)
+    else:  # with the lengths of its load
+        command = request.server_of(row.asked, row.load).command
     if command.line:
         st.code(command.line, language="bash", wrap_lines=True)
         if command.lacks:
             st.caption(escaped(f"Not in this line: {'; '.join(command.lacks)}"))
-    assert row.asked is not None
-    assert row.answer is not None
     st.code(request.command(row.asked, row.load, row.answer), language="bash", wrap_lines=True)
 
 

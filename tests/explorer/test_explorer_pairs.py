@@ -122,7 +122,7 @@ def change(app, field, value):
 
 
 def shows_what_dse_has(app, run):
-    """The numbers of the opened row are those of the command below it; returns it."""
+    """The numbers of the opened row, and how its server starts, are those of the command below it; returns it."""
     command = command_of(app)
     status, out, err = run(*shlex.split(command)[1:], "--json")
     assert status == 0, err
@@ -130,6 +130,8 @@ def shows_what_dse_has(app, run):
     if command.startswith("dse recommend"):
         (card, *_) = printed["cards"].values()
         printed = card | {"throughput_tokens_per_s": card["tokens_per_s"] / card["n_servers"]}
+    line = printed["command"]["line"] if isinstance(printed["command"], dict) else printed["command"]
+    assert not line or line in [code.value for code in app.code]
     compared = [name for name in cards.MEANINGS if printed.get(name) is not None and cards.label(name) in shown]
     assert {"tpot_s", "ttft_s", "throughput_tokens_per_s"} - {*compared} <= {"tpot_s"}
     for name in compared:

@@ -62,7 +62,8 @@ def show_speeds(bench: Bench, said: Verdict) -> None:
     curves = tuple((name, request.any_load(point)) for name, point in named)
     servers = measured.beside(rows)
     answer = replace(cached_speeds(curves, tuple(limits.items())), measured=tuple(servers))
-    chart = figure.speeds(answer, [(row.name, row.result) for row in rows])
+    is_of_sessions = bench.values["load"] == "sessions"  # which find their prompts: on no line
+    chart = figure.speeds(answer, [] if is_of_sessions else [(row.name, row.result) for row in rows])
     if chart is None:
         return
     other = differences(rows)
@@ -78,6 +79,8 @@ def show_speeds(bench: Bench, said: Verdict) -> None:
         titled=False,
         verdict=lambda: f"{said.head} {said.said}",
     )
+    if is_of_sessions:
+        st.caption("Requests of these lengths at once, without a prefix cache; the table has the sessions.")
 
 
 def asked_by(rows: Sequence[BenchRow], limits: Mapping[str, float], address: str) -> MadeBy | None:

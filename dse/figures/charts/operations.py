@@ -82,7 +82,7 @@ def chart(source: Source) -> Chart:
         notes=(
             "Hollow: at peak rates."
             + (f" Filled: {said[:1].lower()}{said[1:]} ({', '.join(fitted)})." if fitted else f" {NO_KERNELS}")
-            + " Dequantizing is in both.",
+            + " Dequantizing that does not hide counts.",
         ),
     )
 
