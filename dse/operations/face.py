@@ -11,7 +11,7 @@ from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
 from dse.core.errors import InputError, did_you_mean, show
-from dse.core.field import Field, declarations
+from dse.core.field import NAMES, Field, declarations
 from dse.operations.declare import Operation, fields_of, help_of, is_required, option_of, said_fields, work_field
 from dse.specs.workload import ASKED, Workload
 
@@ -141,6 +141,10 @@ def asked_of(
         if field.name in values:
             raise InputError(f"{field.name}: cannot stand beside {show(next(iter(of_work)))}: give one of both")
         values[field.name] = Workload(**of_work)
+    fields = python_fields(cls)
+    for name, value in values.items():
+        if isinstance(value, str) and option_of(fields[name]).kind is NAMES:
+            values[name] = NAMES.parse(name, value)
     operation = cls(**values)
     for name, why in operation.unused().items():
         if name in values or name in of_work:

@@ -205,12 +205,13 @@ def layout_factors() -> Mapping[LayoutKey, Mapping[Lengths, float]]:
 @cache
 def shipped() -> tuple[MeasuredLayout, ...]:
     """All deployments that ship."""
-    return tuple(_measured(row) for row in data.rows("measured_fronts.csv"))
+    kinds = get_type_hints(MeasuredLayout)
+    return tuple(_measured(row, kinds) for row in data.rows("measured_fronts.csv"))
 
 
-def _measured(row: Mapping[str, str]) -> MeasuredLayout:
-    """A row of the table: its columns are the fields, but for the limit in ms."""
-    limit_ms, kinds = row["tpot_limit_ms"], get_type_hints(MeasuredLayout)
+def _measured(row: Mapping[str, str], kinds: Mapping[str, Any]) -> MeasuredLayout:
+    """A row of the table: its columns are the fields, of these `kinds`, but for the limit in ms."""
+    limit_ms = row["tpot_limit_ms"]
     limit_s = float(limit_ms) * _MS if limit_ms else None
     said = {name: kinds[name](int(row[name]) if kinds[name] is bool else row[name]) for name in {*kinds} - {"limit_s"}}
     return MeasuredLayout(limit_s=limit_s, **said)
