@@ -18,7 +18,7 @@ from dse.core.errors import DseError
 from dse.model import capacity, lower
 from dse.model.server import ServerResults
 from dse.questions.common import TIE
-from dse.questions.limits import LEAST_LOAD, MOST_LOAD
+from dse.questions.limits import LEAST_LOAD, MOST_LOAD, within
 from dse.questions.server_design import ROUNDING, ErrorEnds, RequestsAtOnce, RequestsAtRate, ServerDesign, errors_of
 from dse.serving.at_rate import AtRate, waits_at
 from dse.serving.steady_state import TrafficServer
@@ -224,9 +224,10 @@ def holding(server: ServerDesign, amount: float, n_most: float = math.inf) -> Se
         if bound < least() or room.step_tokens in failed or not _keeps(server, room, least()):
             continue
         other = server.in_settings(changed)
-        fewer = other.count(amount) if other.most >= least() and other.holds else math.inf
-        if fewer < n:
+        if not other.most or other.most < least():
+            continue
+        if server.demand.load.is_whole and not within(other.row(math.ceil(least()) or 1), server.demand.limits):
+            failed.add(room.step_tokens)  # a limit binds, whatever there is room for
+        elif other.holds and (fewer := other.count(amount)) < n:
             best, n = other, fewer
-        elif server.demand.load.is_whole:  # a limit binds, whatever there is room for
-            failed.add(room.step_tokens)
     return best
