@@ -103,6 +103,8 @@ def plain(value: float, digits: int = 4) -> str:
 
 
 _LARGE_FIRST = [("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0)]
+#: units that are counted, which have a plural
+_THINGS = ("token", "sequence", "device")
 _TIME_FIRST = [("", 1.0), ("m", 1e-3), ("u", 1e-6), ("n", 1e-9)]
 
 
@@ -112,7 +114,7 @@ def human(value: float, unit: str, digits: int = 4) -> str:
         return _scaled(value, unit, _TIME_FIRST, digits)
     if unit in ("B", "B/s", "FLOP", "FLOP/s", "element/s", "W", "Hz"):
         return _scaled(value, unit, _LARGE_FIRST, digits)
-    unit = "" if unit == "1" else unit
+    unit = "" if unit == "1" else f"{unit}s" if unit in _THINGS and value != 1 else unit
     if isinstance(value, int):
         return f"{value:,} {unit}".rstrip()
     return f"{plain(value, digits)} {unit}".rstrip()
