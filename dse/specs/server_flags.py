@@ -201,7 +201,10 @@ def read(text: str) -> ReadCommand:
             else:
                 command.values[name] = stands_for
         elif flag not in _IDLE:
-            command.left_out.append(f"{flag} {value}".strip())
+            known = [engines()[stack]] if stack else engines().values()
+            own = [name for engine in known for entry in engine.flags.values() for name in entry.names]
+            near = engine_options.near(flag, ENGINES.get(stack, ""), own)
+            command.left_out.append(f"{flag} {value}".strip() + (f" ({near})" if near else ""))
     _settle(command, stack)
     return command
 

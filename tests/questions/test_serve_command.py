@@ -346,7 +346,12 @@ def test_lines_by_hand(device, model, asked, line):
         # vLLM adds its own four layers to those that are listed, and drops none
         ("h100", "llama3.1-8b", {"keys": "turboquant_k8v4:skip=none"}, "vLLM keeps the first two and last two layers"),
         # 52 blocks of the checkpoint, by which vLLM counts, are 29 layers here
-        ("h200", "nemotron-3-nano-30b-a3b", {"keys": "fp8:skip=3"}, "vLLM numbers blocks, not layers: 52 blocks are 29"),
+        (
+            "h200",
+            "nemotron-3-nano-30b-a3b",
+            {"keys": "fp8:skip=3"},
+            "vLLM numbers blocks, not layers: 52 blocks are 29",
+        ),
         ("h100", "llama3.1-8b", {"memory": "paper"}, "counted as papers do"),
         ("h100", "llama3.1-8b", {"model_kind": "ideal"}, "counted as papers do"),
         ("h100", "llama3.1-405b", {}, "not one request fits"),
@@ -425,7 +430,12 @@ def test_a_default_that_releases_differ_in_is_written_and_others_are_said():
         # listed without any packed type, vLLM's own, and a layer that the model has not
         ("meta-llama/Llama-3.1-8B-Instruct", "auto --kv-cache-dtype-skip-layers 0", "fp16", []),
         ("meta-llama/Llama-3.1-8B-Instruct", f"{TURBO} --kv-cache-dtype-skip-layers 0 30", TURBO, []),
-        ("meta-llama/Llama-3.1-8B-Instruct", f"{TURBO} --kv-cache-dtype-skip-layers 5", f"{TURBO}:skip=0+1+5+30+31", []),
+        (
+            "meta-llama/Llama-3.1-8B-Instruct",
+            f"{TURBO} --kv-cache-dtype-skip-layers 5",
+            f"{TURBO}:skip=0+1+5+30+31",
+            [],
+        ),
         (
             "meta-llama/Llama-3.1-8B-Instruct",
             "fp8 --kv-cache-dtype-skip-layers 0 32",
@@ -452,6 +462,29 @@ def test_layers_in_16_bits_are_read(model, flags, quantizer, left_out):
     read = server_flags.read(f"vllm serve {model} --kv-cache-dtype {flags} --tensor-parallel-size 2")
     assert (read.values["quantizer"], read.left_out) == (quantizer, left_out)
     assert read.values["tp"] == 2
+
+
+@each(
+    ("line", "left_out"),
+    [
+        ("vllm serve Qwen/Qwen3-32B --max-num-seq 4", ["--max-num-seq 4 (did you mean --max-num-seqs?)"]),
+        ("vllm serve Qwen/Qwen3-32B --enforce_eagr", ["--enforce-eagr (did you mean --enforce-eager?)"]),
+        # a flag of the release that no design has; the near ones of each engine are its own
+        (
+            "vllm serve Qwen/Qwen3-32B --port 80 --atention-backend F",
+            ["--port 80", "--atention-backend F (did you mean --attention-backend?)"],
+        ),
+        (
+            "python -m sglang.launch_server --model-path Qwen/Qwen3-32B --max-runing-requests 4",
+            ["--max-runing-requests 4 (did you mean --max-running-requests?)"],
+        ),
+        ("trtllm-serve Qwen/Qwen3-32B --max_batch_siz 4", ["--max-batch-siz 4 (did you mean --max_batch_size?)"]),
+        ("--model Qwen/Qwen3-32B --max-num-seq 4", ["--max-num-seq 4 (did you mean --max-num-seqs?)"]),
+        ("vllm serve Qwen/Qwen3-32B --zq 4 -zz 5", ["--zq 4", "-zz 5"]),
+    ],
+)
+def test_a_misspelt_flag_is_left_out_beside_the_nearest_one(line, left_out):
+    assert server_flags.read(line).left_out == left_out
 
 
 def test_a_plan_by_layer_of_one_type_is_started_too(tmp_path):
