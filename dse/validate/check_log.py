@@ -291,9 +291,8 @@ def _refuse_other_memory(log: StartupLog, device: HardwareSpec) -> None:
     if log.total_gib is not None and device.reported_memory:
         reported = device.reported_memory.count / GIB
         if abs(log.total_gib / reported - 1) > SAME_DEVICE:
-            raise InputError(
-                f"device = {device.name}: has {reported:.2f} GiB, the log's has {log.total_gib:.2f} GiB: give --device"
-            )
+            has = f"has {reported:.2f} GiB, the log's has {log.total_gib:.2f} GiB"
+            raise InputError(f"device = {device.name}: {has}: give the log's device")
 
 
 def _device_of(log: StartupLog) -> HardwareSpec:

@@ -357,7 +357,7 @@ def test_what_cannot_be_read_is_one_line():
         assert words in error.value.lines()[0], error.value
     with pytest.raises(InputError, match=r"device: is missing, a log of vLLM 0\.19\.0 does not say it: give --device"):
         dse.check_log(vllm)
-    with pytest.raises(InputError, match=r"has 79\.\d+ GiB, the log's has 23\.69 GiB: give --device"):
+    with pytest.raises(InputError, match=r"has 79\.\d+ GiB, the log's has 23\.69 GiB: give the log's device"):
         dse.check_log(path("vllm-0.6-llama-3.1-8b"), device="h100")
 
 
