@@ -6,7 +6,7 @@ of the same that fields declare (`Field.also`).
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -19,6 +19,7 @@ from dse.core.errors import DseError, InputError, show
 from dse.core.field import SWITCH, WHOLE
 from dse.quantizers import engine_names, vllm
 from dse.specs import catalog, drafts, engine_options, weight_names
+from dse.specs.device_and_model import ModelSpec
 from dse.specs.engines import ENGINES
 from dse.specs.weights import WIDE
 from dse.specs.workload import ASKED, StateType
@@ -298,23 +299,28 @@ def _settle_weights(values: dict[str, Any], stack: str) -> None:
 
 
 def _settle_layers(command: ReadCommand) -> None:
-    """Join the layers in 16 bits, which a flag lists by number or as those with windows, to the quantizer: vLLM keeps
-    its own beside (vllm/model_executor/layers/attention/attention.py of 0.33.0)."""
-    words, values = set(command.values.pop("skip_layers", "").split()), command.values
-    name = values.get("quantizer", "fp16")
-    family = quantizers.FAMILIES[name.partition(":")[0]]
-    if not words or family.exact:  # which lists nothing, or nothing that is packed
-        return
-    model = catalog.model(values["model"]) if "model" in values else None
-    numbers = {str(i) for i in range(model.n_layers)} if model and not model.blocks_note else set()
-    windows = {_WINDOWS} if model and not model.is_latent else set()
-    if unread := words - numbers - windows:
+    """Join the layers in 16 bits, which a flag of their own lists, to the quantizer."""
+    words, values = command.values.pop("skip_layers", "").split(), command.values
+    if "quantizer" in values:
+        model = catalog.model(values["model"]) if "model" in values else None
+        values["quantizer"], unread = with_layers(values["quantizer"], words, model)
         flag = engines()["vllm"].flags["skip_layers"].names[0]
-        command.left_out.append(" ".join([flag, *sorted(unread)]))
-    if model is None:
-        return
+        command.left_out += [" ".join([flag, *unread])] if unread else []
+
+
+def with_layers(name: str, words: Sequence[str], model: ModelSpec | None) -> tuple[str, list[str]]:
+    """A quantizer with the layers that vLLM is told to keep in 16 bits, by number or those with windows, beside its
+    own; and the words that mean none of the model's.
+
+    Source: vllm/model_executor/layers/attention/attention.py and mla_attention.py of vLLM 0.33.0.
+    """
+    if not words or quantizers.FAMILIES[name.partition(":")[0]].exact:  # nothing is listed, or nothing packed
+        return name, []
+    if model is None or model.blocks_note:
+        return name, list(words)
+    numbers = {str(i): {i} for i in range(model.n_layers)}
+    meant = numbers if model.is_latent else numbers | {_WINDOWS: model.window_layers}
     own = set(vllm.own_layers(name, model.n_layers, is_hybrid=model.is_hybrid))
-    listed = {int(word) for word in words & numbers} | (model.window_layers if words & windows else set())
-    if listed - own:
-        kept = "+".join(map(str, sorted(listed | own)))
-        values["quantizer"] = f"{name}{',' if ':' in name else ':'}skip={kept}"
+    kept = own.union(*(meant.get(word, ()) for word in words))
+    skip = f"{',' if ':' in name else ':'}skip={'+'.join(map(str, sorted(kept)))}" if kept - own else ""
+    return name + skip, [word for word in words if word not in meant]
