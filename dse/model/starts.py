@@ -225,7 +225,7 @@ def _layout_refusals(model: ModelSpec, plan: KvPlan, work: Workload, stack: str)
         lines["keys and values"] = f"{engine} {apart if name == 'llama.cpp' else 'keeps both in one type'}"
     if len((keys | values) - {PLAIN}) > 1:
         lines["layers"] = f"{engine} has one KV type beside 16 bits"
-    elif PLAIN in keys and len(keys) > 1 and (one := _one_type(stack, model)):
+    elif PLAIN in keys and len(keys) > 1 and _is_asked_by_layer(plan) and (one := _one_type(stack, model)):
         lines["layers"] = one
     if name == "vllm" and work.ep not in (1, work.tp):
         lines[f"ep {work.ep}"] = f"{engine} spreads whole experts over all devices or over none: ep 1 or {work.tp}"
@@ -240,14 +240,21 @@ def _layout_refusals(model: ModelSpec, plan: KvPlan, work: Workload, stack: str)
     return lines
 
 
+def _is_asked_by_layer(plan: KvPlan) -> bool:
+    """Whether layers in 16 bits were asked for, by a plan or a quantizer's name; not those that a format has itself."""
+    sides = (plan.key_quantizer, plan.value_quantizer)
+    return any(side.layers and (skipping.is_named(side) or not skipping.layers_of(side)) for side in sides)
+
+
 def _one_type(stack: str, model: ModelSpec) -> str:
     """The line for an engine that keeps all layers in one type; "" for one that leaves some in 16 bits."""
     name, _, release = stack.partition("@")
     since = _SKIPS_LATENTS if model.is_latent else _SKIPS_LAYERS
     if name == "vllm" and (not release or release_of(release) >= release_of(since)):
         return ""
-    newer = f": vllm@{since} leaves layers in 16 bits" if name == "vllm" else ""
-    return f"{engines.ENGINES.get(name, name)} {release}".rstrip() + f" keeps all layers in one KV type{newer}"
+    newer = f": vllm@{since} leaves some in 16 bits" if name == "vllm" else ""
+    engine = engines.ENGINES.get(name, name) + (f" {release}" if newer else "")
+    return f"{engine} keeps all layers in one KV type{newer}"
 
 
 def _slice_refusals(model: ModelSpec, work: Workload, engine: str) -> dict[str, str]:

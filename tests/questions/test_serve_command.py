@@ -333,12 +333,12 @@ def test_lines_by_hand(device, model, asked, line):
         ("h100", "llama3.1-8b", {"keys": "nvfp4", "stack": "sglang"}, "nvfp4: SGLang 0.5.23 refuses it"),
         ("h100", "llama3.1-8b", {"keys": "fp8", "values": "fp16"}, "vLLM keeps both in one type"),
         # --kv-cache-dtype-skip-layers is of vLLM from 0.19.0 on, of latent heads from 0.26.0 on
-        ("h100", "llama3.1-8b", {"keys": "fp8:skip=0", "stack": "vllm@0.18.0"}, "vllm@0.19.0 leaves layers in 16 bits"),
+        ("h100", "llama3.1-8b", {"keys": "fp8:skip=0", "stack": "vllm@0.18.0"}, "vllm@0.19.0 leaves some in 16 bits"),
         (
             "h200",
             "deepseek-v3",
             {"keys": "fp8:skip=0+1", "tp": 8, "stack": "vllm@0.25.1"},
-            "vllm@0.26.0 leaves layers in 16 bits",
+            "vllm@0.26.0 leaves some in 16 bits",
         ),
         ("h100", "llama3.1-8b", {"keys": "fp8:skip=0", "stack": "sglang"}, "SGLang keeps all layers in one KV type"),
         ("h100", "llama3.1-8b", {"keys": "fp8:skip=0", "stack": "trtllm"}, "TensorRT-LLM keeps all layers in one"),
