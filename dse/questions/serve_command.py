@@ -265,12 +265,11 @@ def _kv_word(flag: str, spec: QuantizerSpec, stack: str) -> str:
     words, bare = server_flags.engines()[stack].flags[flag].words, skipping.bare(spec)
     names = [bare.name] if bare.name in FAMILIES else []
     names += [name for name, ours in _offered(engines.ENGINES[stack]) if ours == bare.name]
-    usual = ["auto"] if spec.family.exact else []
-    if spec.family.name in FAMILIES and not spec.layers:
-        for name in (*names, *usual):
-            if name in words:
-                return name
-    raise InputError(f"{spec.name}: no KV type of {engines.ENGINES[stack]} stores the same (`dse list quantizers`)")
+    names += ["auto"] if spec.family.exact else []
+    found = [name for name in names if name in words and spec.family.name in FAMILIES and not spec.layers]
+    if not found:
+        raise InputError(f"{spec.name}: no KV type of {engines.ENGINES[stack]} stores the same (`dse list quantizers`)")
+    return found[0]
 
 
 @cache

@@ -35,13 +35,11 @@ def _options() -> tuple[dict[str, Any], dict[str, dict[str, str]]]:
     """The answers of hwspecs/options.toml; the group of each option, by engine with its release."""
     engines = specfile.read(Path(hwspecs.__file__).parent / "options.toml").data
     answers = engines.pop("answers")
-    groups = {
-        engine: [(group, entry[group]) for group in answers["reasons"] if group in entry]
-        for engine, entry in engines.items()
+    words = {engine: {group: entry.get(group, "") for group in answers["reasons"]} for engine, entry in engines.items()}
+    of = {
+        engine: {name: at for at, names in groups.items() for name in names.split()} for engine, groups in words.items()
     }
-    return answers, {
-        engine: {name: group for group, names in of for name in names.split()} for engine, of in groups.items()
-    }
+    return answers, of
 
 
 def answer(option: str) -> str:

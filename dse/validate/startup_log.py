@@ -459,20 +459,8 @@ _ENDS = {
 _BELOW_ZERO = frozenset(("kv_gib", "non_torch_gib", "captured_gib"))
 #: fields that are no numbers, though they may look like them
 _TEXTS = frozenset(
-    (
-        "release",
-        "model",
-        "device",
-        "file_type",
-        "buffers",
-        "kv_format",
-        "kept_layers",
-        "failure",
-        "component",
-        "loaded",
-        "tried",
-    )
-) | {"steps", "prompts", "draft_model", "offloaded", "ready", "error", "fits"}
+    ("release", "model", "device", "file_type", "buffers", "kv_format", "failure", "component", "loaded", "tried")
+) | {"kept_layers", "steps", "prompts", "draft_model", "offloaded", "ready", "error", "fits"}
 #: fields of which the later one counts: a server that fails as it starts, as it runs, or one that ran in the end
 _ORDERED = ("failure", "ready")
 #: colors, also those whose escape was lost, moves and links of terminals
