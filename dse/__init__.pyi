@@ -220,7 +220,7 @@ class DesignResults(_DesignResults):
     sample_kl_nats: float | Any
     """divergence on the sample (nat)"""
     sample_perplexity_frac: float | Any
-    """rise of perplexity on the sample"""
+    """perplexity"""
     score_drop_frac: float | Any
     """accuracy loss"""
     score_drop_low_frac: float | Any

@@ -78,6 +78,13 @@ def written(value: Any) -> str:
     return short if not isinstance(value, float) or float(short) == value else repr(value)
 
 
+def in_words(field: Field, value: Any) -> str:
+    """A value behind the label of its field, as a page draws them: Tokens in: 8,192."""
+    choices = field.options()
+    word = choices.get(value, value) if isinstance(choices, Mapping) else value
+    return f"{field.label}: {word:,}" if type(word) is int else f"{field.label}: {written(word)}"
+
+
 def check_query(fields: Sequence[Field], query: Mapping[str, Sequence[str]]) -> tuple[dict[str, Any], list[str]]:
     """Every field's value, the default where the URL says nothing usable; and a line for each entry that is not.
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dse.core.errors import DseError, InputError, did_you_mean, show
+from dse.core.field import Field
 from dse.explorer.common_fields import AMOUNTS, TPOT_LIMIT, TTFT_LIMIT, WORK
-from dse.explorer.fields import written
+from dse.explorer.fields import in_words
 from dse.specs import catalog, device_names, model_names, server_flags
 from dse.specs.workload import ASKED
 
@@ -39,10 +40,10 @@ class Typed:
     values: dict[str, Any] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
 
-    def said(self) -> str:
-        """Say what was taken, and what was not, in a line."""
-        told = {key.replace("_", " "): value for key, value in self.values.items() if value not in ("", None)}
-        taken = ", ".join(f"{key} {written(value)}" for key, value in told.items())
+    def said(self, fields: Mapping[str, Field]) -> str:
+        """Say what was taken, by the labels of `fields`, and what was not, in a line."""
+        told = {key: value for key, value in self.values.items() if value not in ("", None)}
+        taken = ", ".join(in_words(fields[key], value) for key, value in told.items())
         rest = f"; not taken: {', '.join(self.left_out)}" if self.left_out else ""
         return f"Set: {taken or 'nothing'}{rest}."
 

@@ -85,7 +85,11 @@ def _command(row: BenchRow) -> None:
         st.code(command.line, language="bash", wrap_lines=True)
         if command.lacks:
             st.caption(escaped(f"Not in this line: {'; '.join(command.lacks)}"))
-    st.code(request.command(row.asked, row.load, row.answer), language="bash", wrap_lines=True)
+    ours = request.command(row.asked, row.load, row.answer)
+    st.code(ours, language="bash", wrap_lines=True)
+    if "--price " in ours:
+        name = escaped(row.request.device_spec().name)
+        st.caption(f"No price of {name} is known: 1 USD an hour stands for it here, so its USD are hours of a device.")
 
 
 def notes(row: BenchRow) -> list[str]:

@@ -140,7 +140,7 @@ def _set(typed: Typed) -> None:
     if common_fields.device_of({**now, **values}) != common_fields.device_of(now):
         values["edits"] = ""
     state.put(values)
-    st.session_state[_SAID] = typed.said(), False
+    st.session_state[_SAID] = typed.said(fields), False
 
 
 def _without_numbers() -> None:

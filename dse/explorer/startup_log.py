@@ -96,7 +96,7 @@ def question(name: str, log: StartupLog | bytes, values: Mapping[str, Any]) -> T
         typed.values |= of_server({"stack": log.engine, "tp": 1, **model, **fields}, typed.left_out).values
     except InputError as error:
         typed.values |= model
-        typed.left_out.append(error.lines()[0].replace("give --device", "choose the device, and load it again"))
+        typed.left_out.append(f"{error.lines()[0]}; then load it again")
     typed.values |= {"device": device} if device else {}
     stack, _, release = str(typed.values.get("stack", "")).partition("@")
     if release and (known_release := releases.listed(stack, release)) != release:

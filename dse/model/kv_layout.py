@@ -234,11 +234,12 @@ def build(
 
     SinkQ treats the first two layers apart, so runs may split. Raises InputError for a plan of other layers.
     """
-    n_layers, is_hybrid = model.n_layers, any(layer.state_code for layer in model.layers)
+    n_layers = model.n_layers
     for side in (key_quantizer, value_quantizer):
         layered.check(side, n_layers, model.name)
     key_quantizer, value_quantizer = (
-        skipping.resolved(side, n_layers, model.name, is_hybrid=is_hybrid) for side in (key_quantizer, value_quantizer)
+        skipping.resolved(side, n_layers, model.name, is_hybrid=model.is_hybrid)
+        for side in (key_quantizer, value_quantizer)
     )
     counts: dict[tuple[LayerKV, bool, str, str], list[int]] = {}
     by_name: dict[tuple[str, str], QuantizerSpec] = {}

@@ -13,7 +13,7 @@ from dse.core.errors import InputError
 from dse.model.kv_layout import KvPlan, TensorGroup, build
 from dse.model.records import NO_LIMIT
 from dse.model.stacks import DEFAULT_STACK
-from dse.quantizers import FAMILIES, engine_names, parse
+from dse.quantizers import FAMILIES, engine_names, parse, skipping
 from dse.specs import catalog, deployment, engines, llama_cpp
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.engines import Support
@@ -41,6 +41,9 @@ _COUNTS_STATES = "0.19.0"
 _SHARED_IN_BLOCKS, _PADS_SHARED = "fp8-mxfp4-experts", "0.24.0"
 #: the release of vLLM that pads pages of attention that do not divide the largest (its pull request 45181)
 _PADS_PAGES = "0.24.0"
+#: the releases of vLLM from which --kv-cache-dtype-skip-layers keeps layers in 16 bits, and those of latent heads too
+#: (its pull requests 33695, in the wheel of 0.19.0, and 47309, merged after 0.25.1)
+_SKIPS_LAYERS, _SKIPS_LATENTS = "0.19.0", "0.26.0"
 
 
 class Start(NamedTuple):
@@ -137,15 +140,17 @@ def as_stored(device: HardwareSpec, plan: KvPlan, work: Workload, stack: str) ->
     """The plan in the type that an engine stores in place of one that is asked for, by the table of its release: vLLM's
     fp8 of latent heads that an index chooses from is fp8_ds_mla on most GPUs."""
     stack, (key, value) = engine_of(device, work, stack), (plan.key_quantizer, plan.value_quantizer)
-    is_one = key.name == value.name == key.family.name and not (work.implementation or "").partition(":")[0]
+    is_one = key.name == value.name and skipping.bare(key).name == key.family.name
+    is_one &= not (work.implementation or "").partition(":")[0]
     if not is_one or key.family.exact or engines.kinds(plan.model, work.tower) != [_CHOSEN_LATENTS]:
         return plan
     if not has_table(device, stack) or _as_papers(work):
         return plan
-    row = _by_table(device, plan.model, work, stack, key.name).support
-    if row is None or not row.runs or row.stored_as in (key.name, row.kv_dtype) or row.stored_as not in FAMILIES:
+    row = _by_table(device, plan.model, work, stack, key.family.name).support
+    if row is None or not row.runs or row.stored_as in (key.family.name, row.kv_dtype) or row.stored_as not in FAMILIES:
         return plan
-    stored = parse(row.stored_as)
+    kept = "+".join(map(str, skipping.layers_of(key)))
+    stored = parse(f"{row.stored_as}:skip={kept or skipping.NONE}")
     return plan.once(("stored", stored.name), lambda: build(plan.model, stored, stored))
 
 
@@ -220,6 +225,8 @@ def _layout_refusals(model: ModelSpec, plan: KvPlan, work: Workload, stack: str)
         lines["keys and values"] = f"{engine} {apart if name == 'llama.cpp' else 'keeps both in one type'}"
     if len((keys | values) - {PLAIN}) > 1:
         lines["layers"] = f"{engine} has one KV type beside 16 bits"
+    elif PLAIN in keys and len(keys) > 1 and _is_asked_by_layer(plan) and (one := _one_type(stack, model)):
+        lines["layers"] = one
     if name == "vllm" and work.ep not in (1, work.tp):
         lines[f"ep {work.ep}"] = f"{engine} spreads whole experts over all devices or over none: ep 1 or {work.tp}"
     if stack.startswith("vllm@") and release_of(stack.partition("@")[2]) < release_of(_PADS_SHARED):
@@ -231,6 +238,23 @@ def _layout_refusals(model: ModelSpec, plan: KvPlan, work: Workload, stack: str)
             if getattr(work, field) != usual:
                 lines[field.replace("_", "-")] = f"{engine} has no such split"
     return lines
+
+
+def _is_asked_by_layer(plan: KvPlan) -> bool:
+    """Whether layers in 16 bits were asked for, by a plan or a quantizer's name; not those that a format has itself."""
+    sides = (plan.key_quantizer, plan.value_quantizer)
+    return any(side.layers and (skipping.is_named(side) or not skipping.layers_of(side)) for side in sides)
+
+
+def _one_type(stack: str, model: ModelSpec) -> str:
+    """The line for an engine that keeps all layers in one type; "" for one that leaves some in 16 bits."""
+    name, _, release = stack.partition("@")
+    since = _SKIPS_LATENTS if model.is_latent else _SKIPS_LAYERS
+    if name == "vllm" and (not release or release_of(release) >= release_of(since)):
+        return ""
+    newer = f": vllm@{since} leaves some in 16 bits" if name == "vllm" else ""
+    engine = engines.ENGINES.get(name, name) + (f" {release}" if newer else "")
+    return f"{engine} keeps all layers in one KV type{newer}"
 
 
 def _slice_refusals(model: ModelSpec, work: Workload, engine: str) -> dict[str, str]:

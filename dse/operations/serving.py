@@ -101,8 +101,8 @@ class SimulateServing(OnDesign, WithHost, Printed):
             "max_model_len": "Longest request, prompt and answer, that servers take: longer ones are left out.",
             "samples": "Answers drawn for each prompt, which share its whole blocks; requests, batch and rate count "
             "answers.",
-            "batch": "Most requests that run at once; default: as many as the server takes, which admits by the memory "
-            "that is free.",
+            "batch": "Most requests that run at once, no more than --max-num-seqs; default: as many as the server "
+            "takes, which admits by the memory that is free.",
             "admission": "Memory held from the start, or page by page; static batching reserves; default: paged on "
             "GPUs, reserve on other devices and with --memory paper.",
         },

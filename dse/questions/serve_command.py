@@ -10,13 +10,14 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
+from dse.core.errors import InputError
 from dse.core.specfile import load_json
 from dse.core.units import GIB
 from dse.model import starts
 from dse.model.kv_layout import KvPlan
 from dse.model.lower import most_at_once
 from dse.model.point import Point
-from dse.quantizers import FAMILIES, QuantizerSpec, engine_names, parse, skipping
+from dse.quantizers import FAMILIES, QuantizerSpec, engine_names, parse, skipping, vllm
 from dse.specs import catalog, deployment, drafts, engines, server_flags, servers
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.llama_options import MOST_LAYERS
@@ -148,9 +149,10 @@ def _why_none(point: Point, plan: KvPlan, stack: str) -> str:
     asked, title = (point.asked.implementation or "").partition(":")[0], engines.ENGINES[stack]
     if asked and stacks != {stack}:
         return f"implementation {asked}: is no code of {title}"
-    for name, spec in _sides(plan, stack):
-        if _kv_word(name, spec, plan.model, stack) is None:
-            return f"{spec.name}: no KV type of {title} stores the same (`dse list quantizers`)"
+    try:
+        _kv_words(plan, stack)
+    except InputError as error:
+        return str(error)
     form = FORMATS.get(point.asked.weights or point.plan.whole_model.released)
     if form and form.is_file and stack != "llama.cpp":
         return f"{form.name} weights: are a file of llama.cpp, which {title} is not planned with: use --stack llama.cpp"
@@ -163,6 +165,8 @@ def _words(flag: Flag, value: Any) -> list[str] | None:
         return list(flag.names) if value == flag.stands_for else None
     if flag.takes == "layers":
         return [flag.names[0], "all" if value == MOST_LAYERS else str(value)]
+    if flag.takes == "several":
+        return [*flag.names, *map(str, value)]
     if flag.takes == "whole" and value != int(value):
         return None
     text = f"{value:.12g}" if isinstance(value, float) else str(value)
@@ -227,32 +231,45 @@ def _devices(line: _Line, work: Workload, stack: str) -> None:
         line.machines = line.engine.machines["ranks" if work.dp_attention and stack == "vllm" else "usual"]
 
 
-def _sides(plan: KvPlan, stack: str) -> list[tuple[str, QuantizerSpec]]:
-    """The quantizers that an engine has a flag for: one for both sides, or two."""
-    sides = {"quantizer": plan.key_quantizer, "value_quantizer": plan.value_quantizer}
-    return [(name, spec) for name, spec in sides.items() if name in server_flags.engines()[stack].flags]
-
-
 def _quantizers(line: _Line, plan: KvPlan, stack: str) -> None:
     """The types of keys and values, where they are not what the engine keeps by itself."""
     usual = "f16" if stack == "llama.cpp" else "auto"
-    for name, spec in _sides(plan, stack):
-        word = _kv_word(name, spec, plan.model, stack)
+    words, kept = _kv_words(plan, stack)
+    for name, word in words.items():
+        spec = plan.value_quantizer if name == "value_quantizer" else plan.key_quantizer
         if word != usual and not (usual == "auto" and spec.family.exact):
             line.say(name, word)
+    if kept:
+        line.say("skip_layers", kept)
 
 
-def _kv_word(flag: str, spec: QuantizerSpec, model: ModelSpec, stack: str) -> str | None:
-    """The word of an engine for a KV quantizer, of those that its flag takes; None where none stores the same."""
+def _kv_words(plan: KvPlan, stack: str) -> tuple[dict[str, str], tuple[int, ...]]:
+    """The words of an engine for the quantizers of a plan, by flag, and the layers that it must be told to keep in 16
+    bits. Raises InputError where its types do not store the same."""
+    key, value, words = plan.key_quantizer, plan.value_quantizer, dict[str, str]()
+    if stack == "vllm":
+        sides = [(key.of("key", i), value.of("value", i)) for i in range(plan.model.n_layers)]
+        named = [(skipping.bare(one).name, skipping.bare(other).name) for one, other in sides]
+        name, kept = vllm.one_type(named, is_hybrid=plan.model.is_hybrid)
+        if kept and plan.model.blocks_note:
+            raise InputError(f"{key.name}: vLLM numbers blocks, not layers: {plan.model.blocks_note}")
+        return {"quantizer": vllm.served().get(name, "auto")}, kept
+    for flag, spec in (("quantizer", key), ("value_quantizer", value)):
+        if flag in server_flags.engines()[stack].flags:
+            words[flag] = _kv_word(flag, spec, stack)
+    return words, ()
+
+
+def _kv_word(flag: str, spec: QuantizerSpec, stack: str) -> str:
+    """The word of an engine for a KV quantizer, of those that its flag takes. Raises InputError for none."""
     words, bare = server_flags.engines()[stack].flags[flag].words, skipping.bare(spec)
-    # layers in 16 bits are said by no word but where the engine keeps these by itself: of a hybrid none
-    is_hybrid = any(layer.state_code for layer in model.layers)
-    is_usual = not skipping.layers_of(spec) if is_hybrid else not skipping.is_named(spec)
-    if spec.family.name not in FAMILIES or not is_usual:
-        return None
     names = [bare.name] if bare.name in FAMILIES else []
     names += [name for name, ours in _offered(engines.ENGINES[stack]) if ours == bare.name]
-    return next((name for name in names if name in words), "auto" if spec.family.exact and "auto" in words else None)
+    names += ["auto"] if spec.family.exact else []
+    found = [name for name in names if name in words and spec.family.name in FAMILIES and not spec.layers]
+    if not found:
+        raise InputError(f"{spec.name}: no KV type of {engines.ENGINES[stack]} stores the same (`dse list quantizers`)")
+    return found[0]
 
 
 @cache

@@ -103,7 +103,7 @@ def evaluate(
         "admission": admission,
         "page_tokens": work.page_tokens if admission == "paged" else None,
         "batch": settled.batch,
-        "is_full_batch": work.batch is None,
+        "is_full_batch": work.batch is None and settled.batch != work.max_num_seqs,
         **{name: getattr(work, name) for name in present.DEPLOYMENT},
         "offered_requests_per_s": offered,
         "n_requests": len(served.arrival_s),
@@ -271,6 +271,8 @@ def _limit(r: dict[str, Any]) -> str:
     s = r["steady"]
     if s["limited_by"] == "batch":
         return f"--batch, not memory ({s['fitting_sequences']:,} fit), limits how many run"
+    if s["limited_by"] == "max_num_seqs":
+        return "--max-num-seqs, not memory, limits how many run"
     if s["limited_by"] == "chunk":
         fit = f"{s['fitting_sequences']:,} fit"
         return f"the tokens of a step, not memory ({fit}), limit how many run: raise --prompt-budget"

@@ -377,9 +377,9 @@ def steady(
 
     `work` gives batch (most sequences at once), admission, page, weights' bits, path and model kind; its lengths do
     not count. `n_sequences` (default: what fits, at most the batch; without one, what the server takes) run at all
-    times: `limited_by` (batch, server, memory, chunk) keeps more from it. `waits_s` is what a decode step of so many
-    waits for, `prompt_share` the share of the time that steps with prompts add to those of decoding alone. Static
-    batching runs as long as the longest answer of a batch, `largest_output(n)` in expectation
+    times: `limited_by` (batch, max_num_seqs, server, memory, chunk) keeps more from it. `waits_s` is what a decode
+    step of so many waits for, `prompt_share` the share of the time that steps with prompts add to those of decoding
+    alone. Static batching runs as long as the longest answer of a batch, `largest_output(n)` in expectation
     (`dse.serving.requests.Lengths.largest_output`), and reserves memory. `reused`: parts of prompts that are not
     computed (`dse.serving.reuse.steady_of` gives those of requests that say what they share). Where nothing fits,
     `n_sequences` is 0 and rates and times are None. Raises InputError for a prefix or a token policy, n_sequences < 1,
@@ -419,6 +419,8 @@ def steady(
     limit = "memory" if server.fitting <= server.places and not n_sequences else "batch"
     if limit == "batch" and not (n_sequences or work.batch):
         limit = "server"
+    if n == work.max_num_seqs and not n_sequences:
+        limit = "max_num_seqs"
     mean_out, cycle = moments.mean_output_tokens, server.cycle(float(n))
     running = float(n)
     if server.design.load.batching == CHUNKED:  # a prompt is admitted where its tokens have room in a step
@@ -466,11 +468,12 @@ def with_batch(
     batching: Batching | None = None,
     shares: bool = False,
 ) -> Workload:
-    """The workload with batch and KV allocation: as given, else what the server takes, which admits by the memory that
-    is free; as papers count memory, as many requests as fit in the mean. Static batching reserves memory."""
+    """The workload with batch and KV allocation: as given, at most `max_num_seqs`; else what the server takes, which
+    admits by the memory that is free; as papers count memory, as many requests as fit in the mean. Static batching
+    reserves memory."""
     work = with_admission(device, work)
     if work.batch:
-        return work
+        return replace(work, batch=min(work.batch, work.max_num_seqs or work.batch))
     design = Point(device, plan, work).design
     if shares or (design.memory.is_server and batching != "static"):
         return replace(work, batch=design.load.most_at_once)

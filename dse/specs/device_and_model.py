@@ -571,6 +571,22 @@ class ModelSpec(BaseModel):
         return sum(group.n_layers for group in self.layers if not group.joined)
 
     @property
+    def is_hybrid(self) -> bool:
+        """True where some layers keep a constant state."""
+        return any(group.state_code for group in self.layers)
+
+    @property
+    def window_layers(self) -> frozenset[int]:
+        """Numbers of the layers of which a token sees a sliding window."""
+        kinds = [group for group in self.layers if not group.joined for _ in range(group.n_layers)]
+        return frozenset(i for i, group in enumerate(kinds) if group.window and not group.chunked)
+
+    @property
+    def blocks_note(self) -> str:
+        """The note that the checkpoint numbers more blocks than these layers; "" where it does not."""
+        return next((note for note in self.notes if " blocks are " in note), "")
+
+    @property
     def read_limit_tokens(self) -> int | None:
         """Tokens that a step reads of layers that choose by an index, the most of any; None: it reads all."""
         return max((limit for group in self.layers if (limit := group.read_limit_tokens)), default=None)

@@ -7,6 +7,7 @@ from typing import Any
 
 import hwspecs
 from dse.core import specfile
+from dse.core.errors import did_you_mean
 
 #: options of one letter that commands take, and other options of engines begin with; of these, what commands take too
 _LETTERS, _TAKEN = ("c", "m"), ("-ctk", "-ctv")
@@ -30,16 +31,15 @@ def is_cut(word: str) -> bool:
 
 
 @cache
-def _options() -> tuple[dict[str, Any], dict[str, tuple[str, str]]]:
-    """The answers of hwspecs/options.toml; engine and group by option, of the first engine that has it."""
+def _options() -> tuple[dict[str, Any], dict[str, dict[str, str]]]:
+    """The answers of hwspecs/options.toml; the group of each option, by engine with its release."""
     engines = specfile.read(Path(hwspecs.__file__).parent / "options.toml").data
     answers = engines.pop("answers")
-    known: dict[str, tuple[str, str]] = {}
-    for engine, groups in engines.items():
-        for group, names in groups.items():
-            if group in answers["reasons"]:
-                known |= {name: (engine, group) for name in names.split() if name not in known}
-    return answers, known
+    words = {engine: {group: entry.get(group, "") for group in answers["reasons"]} for engine, entry in engines.items()}
+    of = {
+        engine: {name: at for at, names in groups.items() for name in names.split()} for engine, groups in words.items()
+    }
+    return answers, of
 
 
 def answer(option: str) -> str:
@@ -48,5 +48,17 @@ def answer(option: str) -> str:
     name = answers["spellings"].get(option, option)
     if instead := answers["instead"].get(name):
         return f"is an engine's: {instead}"
-    engine, group = known.get(name) or known.get(name.replace("--no-", "--", 1), ("", ""))
-    return f"of {engine} {answers['reasons'][group]}" if engine else ""
+    for spelled in (name, name.replace("--no-", "--", 1)):
+        for engine, groups in known.items():
+            if spelled in groups:
+                return f"of {engine} {answers['reasons'][groups[spelled]]}"
+    return ""
+
+
+def near(option: str, engine: str, others: Iterable[str]) -> str:
+    """'did you mean --max-num-seqs?' for an option that an engine (vLLM) has not, by its own and `others`; "" for one
+    that some engine has, and where none is near."""
+    known = [name for title, groups in _options()[1].items() if title.startswith(engine) for name in groups]
+    known = [name for name in (*known, *others) if name.startswith("--")]
+    said = did_you_mean(option, known, 1) if option.startswith("--") and not answer(option) else ""
+    return said if said.startswith("did") else ""

@@ -6,7 +6,7 @@ of the same that fields declare (`Field.also`).
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -17,8 +17,9 @@ from dse import quantizers
 from dse.core import specfile
 from dse.core.errors import DseError, InputError, show
 from dse.core.field import SWITCH, WHOLE
-from dse.quantizers import engine_names
+from dse.quantizers import engine_names, vllm
 from dse.specs import catalog, drafts, engine_options, weight_names
+from dse.specs.device_and_model import ModelSpec
 from dse.specs.engines import ENGINES
 from dse.specs.weights import WIDE
 from dse.specs.workload import ASKED, StateType
@@ -28,7 +29,7 @@ MAX_LETTERS = 2000
 #: of a switch for experts: over all devices
 ALL = "all"
 #: what a flag takes that has no list of words
-_KINDS = ("whole", "number", "layers", "text", "json", "switch")
+_KINDS = ("whole", "number", "layers", "text", "json", "several", "switch")
 #: what is written of a load, and is no field of a design
 OF_LOADS = ("prefix_cache", "host_cache")
 #: of drafts, of SGLang
@@ -62,6 +63,8 @@ _SPELLED = {
 }
 #: switches of former releases -> field and what they stand for
 _TURNS = {"--enable-dp-attention": ("dp_attention", True), "-nkvo": ("kv_offload", 1.0)}
+#: vLLM's word for layers with a sliding window
+_WINDOWS = "sliding_window"
 #: switches that change nothing here
 _IDLE = ("--trust-remote-code", "--enable-prefix-caching", "--jinja")
 #: of a page, whose reader has no files on this machine
@@ -75,7 +78,7 @@ class Flag:
     """A flag of an engine: its name, or two that go together, and what it takes."""
 
     names: tuple[str, ...]
-    #: whole, number, layers, text, json, switch, or words with | between
+    #: whole, number, layers, text, json, several, switch, or words with | between
     takes: str
     #: of a switch: the value of the field
     stands_for: Any = None
@@ -199,7 +202,10 @@ def read(text: str) -> ReadCommand:
             else:
                 command.values[name] = stands_for
         elif flag not in _IDLE:
-            command.left_out.append(f"{flag} {value}".strip())
+            known = [engines()[stack]] if stack else engines().values()
+            own = [name for engine in known for entry in engine.flags.values() for name in entry.names]
+            near = engine_options.near(flag, ENGINES.get(stack, ""), own)
+            command.left_out.append(f"{flag} {value}".strip() + (f" ({near})" if near else ""))
     _settle(command, stack)
     return command
 
@@ -207,6 +213,8 @@ def read(text: str) -> ReadCommand:
 def _arguments(words: list[str]) -> Iterator[tuple[str, str]]:
     """Flags with their values, and words without a flag under ""."""
     switches = {*_IDLE, *(flag for flag, (_, stands_for) in _fields("").items() if stands_for is not None)}
+    flags = [flag for engine in engines().values() for flag in engine.flags.values()]
+    several = {name for flag in flags if flag.takes == "several" for name in flag.names}
     while words:
         word = words.pop(0)
         flag, equals, value = word.partition("=")
@@ -217,6 +225,9 @@ def _arguments(words: list[str]) -> Iterator[tuple[str, str]]:
             yield flag, value
         elif flag in switches or not words or words[0].startswith("-"):
             yield flag, ""
+        elif flag in several:
+            n_values = next((i for i, value in enumerate(words) if value.startswith("-")), len(words))
+            yield flag, " ".join(words.pop(0) for _ in range(n_values))
         else:
             yield flag, words.pop(0)
 
@@ -261,6 +272,7 @@ def _settle(command: ReadCommand, stack: str) -> None:
         if name in values:
             values[name] *= values["tp"]
     _settle_weights(values, stack)
+    _settle_layers(command)
     drafted = {name: values.pop(f"draft_{name}", None) for name in _DRAFTS}
     if drafted["method"] and (n_tokens := drafted["steps"] or drafted["tokens"]):
         values["speculative_config"] = drafts.config_text(drafted["method"], drafted["model"] or "", n_tokens)
@@ -284,3 +296,31 @@ def _settle_weights(values: dict[str, Any], stack: str) -> None:
         values["weights"] = made[said]
     elif form.name:
         values["weights"] = weight_names.of_model(form, model) if model else form.name
+
+
+def _settle_layers(command: ReadCommand) -> None:
+    """Join the layers in 16 bits, which a flag of their own lists, to the quantizer."""
+    words, values = command.values.pop("skip_layers", "").split(), command.values
+    if "quantizer" in values:
+        model = catalog.model(values["model"]) if "model" in values else None
+        values["quantizer"], unread = with_layers(values["quantizer"], words, model)
+        flag = engines()["vllm"].flags["skip_layers"].names[0]
+        command.left_out += [" ".join([flag, *unread])] if unread else []
+
+
+def with_layers(name: str, words: Sequence[str], model: ModelSpec | None) -> tuple[str, list[str]]:
+    """A quantizer with the layers that vLLM is told to keep in 16 bits, by number or those with windows, beside its
+    own; and the words that mean none of the model's.
+
+    Source: vllm/model_executor/layers/attention/attention.py and mla_attention.py of vLLM 0.33.0.
+    """
+    if not words or quantizers.FAMILIES[name.partition(":")[0]].exact:  # nothing is listed, or nothing packed
+        return name, []
+    if model is None or model.blocks_note:
+        return name, list(words)
+    numbers = {str(i): {i} for i in range(model.n_layers)}
+    meant = numbers if model.is_latent else numbers | {_WINDOWS: model.window_layers}
+    own = set(vllm.own_layers(name, model.n_layers, is_hybrid=model.is_hybrid))
+    kept = own.union(*(meant.get(word, ()) for word in words))
+    skip = f"{',' if ':' in name else ':'}skip={'+'.join(map(str, sorted(kept)))}" if kept - own else ""
+    return name + skip, [word for word in words if word not in meant]

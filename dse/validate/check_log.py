@@ -4,6 +4,7 @@ What the log says makes the design; what is given in its place wins. The terms o
 further answers (dse/specs/measured_memory.py).
 """
 
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -20,7 +21,7 @@ from dse.model import capacity, engine, uncertainty
 from dse.model.lower import host_bytes, stored_bytes
 from dse.model.point import Point
 from dse.quantizers import QuantizerSpec
-from dse.specs import catalog, device_names, drafts, engines
+from dse.specs import catalog, device_names, drafts, engines, server_flags
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.measured_memory import MeasuredMemory, weights_name
 from dse.specs.releases import release_of
@@ -240,7 +241,7 @@ def check(
     """
     spec, shape = device or _device_of(log), model or model_of(log)
     _refuse_other_memory(log, spec)
-    keys, values = kinds or _quantizers_of(log)
+    keys, values = kinds or _quantizers_of(log, shape)
     work, notes = _workload_of(log, spec, shape, given or {})
     notes = (*_other_device(log, spec), *notes)
     served = ServerOfLog(log, spec, shape, (keys, values), work)
@@ -281,7 +282,7 @@ def fields_of(log: StartupLog, device: HardwareSpec, model: ModelSpec) -> dict[s
     own = {name: value for name, form in ASKED.items() if (value := getattr(work, name)) != form.default}
     if own.get("max_model_len") == model.max_position_tokens:  # printed where nobody set it
         del own["max_model_len"]
-    sides = ["fp16" if side.family.exact else side.name for side in _quantizers_of(log)]
+    sides = ["fp16" if side.family.exact else side.name for side in _quantizers_of(log, model)]
     kinds = {"quantizer": sides[0], **({"value_quantizer": sides[1]} if sides[0] != sides[1] else {})}
     return {name: value for name, value in own.items() if name not in LOAD} | kinds
 
@@ -291,9 +292,8 @@ def _refuse_other_memory(log: StartupLog, device: HardwareSpec) -> None:
     if log.total_gib is not None and device.reported_memory:
         reported = device.reported_memory.count / GIB
         if abs(log.total_gib / reported - 1) > SAME_DEVICE:
-            raise InputError(
-                f"device = {device.name}: has {reported:.2f} GiB, the log's has {log.total_gib:.2f} GiB: give --device"
-            )
+            has = f"has {reported:.2f} GiB, the log's has {log.total_gib:.2f} GiB"
+            raise InputError(f"device = {device.name}: {has}: give the log's device")
 
 
 def _device_of(log: StartupLog) -> HardwareSpec:
@@ -325,7 +325,7 @@ def model_of(log: StartupLog) -> ModelSpec:
     return catalog.model(log.model)
 
 
-def _quantizers_of(log: StartupLog) -> tuple[QuantizerSpec, QuantizerSpec]:
+def _quantizers_of(log: StartupLog, model: ModelSpec) -> tuple[QuantizerSpec, QuantizerSpec]:
     """The quantizers of keys and of values by an engine's names of them; `auto` is 16 bits."""
     sides = (log.key_format or log.kv_format, log.value_format or log.kv_format)
     for side in sides:
@@ -336,6 +336,9 @@ def _quantizers_of(log: StartupLog) -> tuple[QuantizerSpec, QuantizerSpec]:
         key, value = (quantizers.parse(plain if side in ("", "auto", "bf16") else side) for side in sides)
     except InputError as error:
         raise InputError(f"{error.lines()[0]} (the log's): give --quantizer") from None
+    if log.kept_layers:
+        name, _ = server_flags.with_layers(key.name, re.findall(r"\w+", log.kept_layers), model)
+        key = value = quantizers.parse(name)
     return key, value
 
 

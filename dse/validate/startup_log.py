@@ -98,6 +98,8 @@ class StartupLog:
     given_kv_bytes: int | None = None
     #: KV format as the engine calls it; of llama.cpp those of keys and values
     kv_format: str = ""
+    #: layers that vLLM was told to keep in 16 bits, in its words
+    kept_layers: str = ""
     key_format: str = ""
     value_format: str = ""
     #: format of weights where the engine made it or names it; "" where it is that of the model's name
@@ -219,6 +221,7 @@ _OPTIONS: Mapping[str, tuple[LogPattern, ...]] = {
         _option("block_tokens", "block_size"),
         _option("given_kv_bytes", "kv_cache_memory_bytes", "kv_cache_memory"),
         _option("kv_format", "kv_cache_dtype"),
+        _at("kept_layers", r"kv_cache_dtype_skip_layers['\"]?\s?[=:]\s?\[([^\]]{1,2000})\]", _first),
         _option("quantization"),
         _option("dtype"),
         _option("draft", "speculative_config", "speculative_model"),
@@ -457,7 +460,7 @@ _BELOW_ZERO = frozenset(("kv_gib", "non_torch_gib", "captured_gib"))
 #: fields that are no numbers, though they may look like them
 _TEXTS = frozenset(
     ("release", "model", "device", "file_type", "buffers", "kv_format", "failure", "component", "loaded", "tried")
-) | {"steps", "prompts", "draft_model", "offloaded", "ready", "error", "fits"}
+) | {"kept_layers", "steps", "prompts", "draft_model", "offloaded", "ready", "error", "fits"}
 #: fields of which the later one counts: a server that fails as it starts, as it runs, or one that ran in the end
 _ORDERED = ("failure", "ready")
 #: colors, also those whose escape was lost, moves and links of terminals
@@ -793,6 +796,7 @@ def _common(engine: Engine, fields: Mapping[str, Any]) -> StartupLog:
         model=_model_name(_text(fields, "model")),
         device=_text(fields, "device").replace("_", " "),
         kv_format=_text(fields, "kv_format"),
+        kept_layers=_text(fields, "kept_layers"),
         weights=_weights(fields),
         has_draft=bool(_text(fields, "draft")),
         speculative_config=_drafts(fields),

@@ -234,6 +234,12 @@ def test_a_rate_on_devices_without_a_price_is_told_in_devices():
     said = verdict.verdict(here).said
     assert "no price is known" in said
     assert "USD" not in said
+    for load, is_said in (("rate", True), ("batch", False)):
+        page = opened("answer", device=unpriced, model="llama3.1-8b", load=load, rate="0.5")
+        assert not page.exception
+        commands = [one.value for one in page.code]
+        assert any(f"--price {unpriced}=1" in one for one in commands) == is_said
+        assert any("1 USD an hour stands for it" in one.value for one in page.caption) == is_said
 
 
 def test_a_design_with_requests_of_its_own_is_not_sized_by_the_rate():

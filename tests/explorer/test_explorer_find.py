@@ -233,7 +233,8 @@ def ask(page, text):
 def test_a_sentence_sets_each_field_of_the_question():
     page = opened("answer")
     assert ask(page, SENTENCE).startswith(
-        "Set: tpot limit 50, ttft limit 2, input 8192, output 500, rate 20, load rate"
+        "Set: TPOT ≤ (ms): 50, TTFT ≤ (s): 2, Tokens in: 8,192, Tokens out: 500, Requests a second: 20, "
+        "Load: requests a second"
     )
     shown = {field.key: page.session_state[field.key] for field in common_fields.QUESTION}
     assert {key: value for key, value in ASKED_FOR.items() if key != "weights"} == {
@@ -249,10 +250,10 @@ def test_the_box_says_what_it_took_and_what_it_did_not():
     page = opened("answer")
     taken = ask(page, "vllm serve meta-llama/Llama-3.1-70B-Instruct -tp 2 --max-num-seqs 0")
     assert (page.selectbox(key="model").value, page.number_input(key="devices").value) == ("llama3.1-70b", 2)
-    assert "devices 2" in taken
+    assert "Number: 2" in taken
     assert "not taken: max" in taken
     taken = ask(page, "Lama 3.1 70B on 4x H100")
-    assert taken.startswith("Set: device h100, devices 4; not taken: 'Lama 3.1 70B': no model")
+    assert taken.startswith("Set: Device: h100, Number: 4; not taken: 'Lama 3.1 70B': no model")
     assert page.selectbox(key="model").value == "llama3.1-70b"
     assert ask(page, "xyz") == ""
     assert any("no model or device that is known" in line for line in wrong(page))

@@ -55,6 +55,12 @@ def test_a_number_reads_the_same_on_every_page():
         assert cells[title(name)] in found.text()
 
 
+def test_scores_are_called_alike_in_the_table_and_in_the_opened_row():
+    names = [cards.label(name) for name in ("score_drop_frac", "sample_perplexity_frac")]
+    assert names == ["Accuracy loss", "Perplexity"]
+    assert set(names) <= set(cards.TIPS)
+
+
 def drawn(n):
     """Designs that run whole, each with its workload as it is at the end: `n` of servers, chips and splits."""
     draw = random.Random(45)

@@ -321,7 +321,7 @@ def test_a_log_of_another_device_sets_what_does_not_need_it():
     log = "vllm-0.11-llama-3.1-8b.log"  # of 79 GiB
     app.file_uploader[0].upload(log, (LOGS / log).read_bytes(), "text/plain").run()
     assert (app.selectbox(key="model").value, app.selectbox(key="device").value) == ("llama3.1-8b", "l4")
-    assert "choose the device, and load it again" in set_by(app)
+    assert "GiB: give the log's device; then load it again" in set_by(app)
 
 
 RUN = {

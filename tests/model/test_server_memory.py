@@ -246,6 +246,12 @@ def test_fp8_of_chosen_latents_is_stored_with_scales_and_a_wide_rope(device, dra
     assert found["quantizer"] == "fp8"
 
 
+def test_chosen_latents_in_16_bits_lie_beside_scaled_ones():
+    """DeepSeek-V3.2: 59 layers of 656 B and 2 of 576 values in 16 bits, each with an index key of 128 B and a scale."""
+    found = dse.evaluate("h200", "deepseek-v3.2", "fp8:skip=0+-1", tp=8, stack="vllm")
+    assert found["kv_bytes_per_token"] == 59 * 656 + 2 * 1152 + 61 * 132
+
+
 def test_devices_that_share_tokens_have_pages_of_their_own():
     """By hand: 17 pages of 16 tokens on each of 8 devices hold 17 * 128 tokens, and a request of 129 takes two of them.
 

@@ -103,6 +103,18 @@ def test_the_table_by_hand(device, model, quantizer, work, why):
         # one --kv-cache-dtype for both sides
         ("fp8", "fp16", {}, "keys and values: vLLM keeps both in one type"),
         ("fp8", "fp8", {}, ""),
+        # --kv-cache-dtype-skip-layers: in the wheel of vLLM 0.19.0, not in 0.18.0; no flag of SGLang 0.5.23
+        ("fp8:skip=0", "fp8:skip=0", {}, ""),
+        ("fp8:skip=0", "fp8:skip=0", {"stack": "vllm@0.19.0"}, ""),
+        (
+            "fp8:skip=0",
+            "fp8:skip=0",
+            {"stack": "vllm@0.18.0"},
+            "layers: vLLM 0.18.0 keeps all layers in one KV type: vllm@0.19.0 leaves some in 16 bits",
+        ),
+        ("fp8:skip=0", "fp8:skip=0", {"stack": "sglang"}, "layers: SGLang keeps all layers in one KV type"),
+        # no flag is needed for those that a format has itself
+        ("turboquant_k8v4", "turboquant_k8v4", {"stack": "vllm@0.18.0"}, ""),
     ],
 )
 def test_layouts_that_an_engine_does_not_start(quantizer, value, work, why):

@@ -401,9 +401,9 @@ class TestFromToday:
         assert "Do nothing" in found.text()
 
     def test_each_flag_says_what_it_gives(self):
-        line = f"{LINE.removesuffix('4')}8 --pipeline-parallel-size 2 --max-num-seqs 4 --enable-foo"
+        line = f"{LINE.removesuffix('4')}8 --pipeline-parallel-size 2 --max-num-seqs 4 --max-num-seq 5"
         changes = dse.recommend(devices=["h100"], engines=["vllm"], start=line, **LOAD).changes
-        assert changes.left_out == ("--enable-foo",)
+        assert changes.left_out == ("--max-num-seq 5 (did you mean --max-num-seqs?)",)
         split, others = changes.single
         assert (split.what, others.what) == ("tp 8, pp 2 -> tp 4", "without --max-num-seqs")
         today, split, best = changes.today.fleet, split.fleet, changes.best
@@ -539,6 +539,19 @@ def test_the_devices_of_a_cloud_and_engines_as_people_write_them():
     found = dse.recommend(cloud="aws", engines=["vLLM", "TensorRT-LLM"], **asked)
     assert found.search.grid.devices == tuple(prices.clouds()["aws"])
     assert found.search.grid.engines == ("vllm", "trtllm")
+
+
+def test_layers_in_16_bits_are_judged_and_have_their_command():
+    """Of the three engines vLLM alone leaves some in 16 bits; its command is read back as the same server."""
+    asked = {"devices": ["h100"], "quantizers": ["fp8:skip=0+1"], "requests": 8}
+    found = dse.recommend(model="llama3.1-8b", **asked)
+    assert {fleet.server.fixed["stack"] for fleet in found.search.ranked} == {"vllm"}
+    command = found.best["command"]
+    assert command.endswith("--kv-cache-dtype fp8 --kv-cache-dtype-skip-layers 0 1")
+    again = dse.recommend(start=command, **asked)
+    assert again.changes.is_nothing
+    assert again.changes.left_out == ()
+    assert again.changes.today.fleet.server.design.name == "fp8:skip=0+1"
 
 
 def test_any_number_of_servers_is_counted_at_once():

@@ -15,7 +15,7 @@ from dse.core.errors import DseError, InputError
 from dse.model.engine import evaluate
 from dse.model.point import Point
 from dse.operations.shared import layout
-from dse.quantizers import engine_names
+from dse.quantizers import engine_names, skipping
 from dse.questions.serve_command import ServeCommand, serve_command
 from dse.specs import catalog, server_flags, servers
 from dse.specs.workload import ASKED, Workload
@@ -34,6 +34,8 @@ MTP, EAGLE = (
     json.dumps({"method": "eagle3", "model": "RedHatAI/Qwen3-head", "num_speculative_tokens": 3}),
 )
 TURBO = "turboquant_k8v4"
+#: layers in 16 bits, beside those that vLLM keeps so by itself
+SKIPS, TURBO_SKIPS = "fp8:skip=0+3+-1", f"{TURBO}:skip=0+1+7+-2+-1"
 #: values of fields beside their defaults; of "kv", the quantizers of keys and values
 VALUES = {
     "kv": [
@@ -42,6 +44,8 @@ VALUES = {
         ("nvfp4", "nvfp4"),
         ("q8_0", "q8_0"),
         (TURBO, TURBO),
+        (SKIPS, SKIPS),
+        (TURBO_SKIPS, TURBO_SKIPS),
     ],
     "tp": [2, 8],
     "pp": [2],
@@ -118,7 +122,10 @@ def parsed(stack, line):
             found[flag] = True
             continue
         value = words.pop(0)
-        if takes == "json":
+        if takes == "several":
+            while words and not words[0].startswith("-"):
+                value += f" {words.pop(0)}"
+        elif takes == "json":
             json.loads(value)
         elif takes in ("whole", "number"):
             assert {"whole": int, "number": float}[takes](value) >= 0
@@ -169,9 +176,11 @@ def check(stack, device, model, asked):
             is_slots = stack == "llama.cpp" and name == "max_model_len"
             is_said = any(word in lacking for word in SAID.get(name, (form.title or form.name,)))
             assert is_own or is_slots or is_said, f"{name} = {want!r}, read back {got!r}"
-    for side in ("key_quantizer", "value_quantizer"):
-        want, got = getattr(plan, side), getattr(again, side)
-        assert want.name == got.name or (want.family.exact and got.family.exact)
+    for side in ("key", "value"):
+        for layer in range(plan.model.n_layers):
+            want, got = (getattr(one, f"{side}_quantizer").of(side, layer) for one in (plan, again))
+            want, got = skipping.bare(want), skipping.bare(got)
+            assert want.name == got.name or (want.family.exact and got.family.exact), layer
     batch = work.batch or 0
     if not command.cannot and stack != "llama.cpp" and batch <= 1024:  # llama.cpp's -c is settled by the line
         first, second = evaluate(Point(spec, plan, work)), evaluate(Point(spec, again, back))
@@ -234,6 +243,31 @@ def command(device, model, keys="fp16", values=None, **asked):
             {"keys": "turboquant_4bit_nc"},
             "vllm serve Qwen/Qwen3.6-27B --max-model-len 2048 --max-num-seqs 1024 --max-num-batched-tokens 8192 "
             "--gpu-memory-utilization 0.92 --kv-cache-dtype turboquant_4bit_nc",
+        ),
+        # layers in 16 bits by number, from the end too; latent heads keep them from 0.26.0 on (its pull request 47309)
+        (
+            "h200",
+            "deepseek-v3",
+            {"keys": "fp8:skip=1+-1", "tp": 8},
+            "vllm serve deepseek-ai/DeepSeek-V3 --tensor-parallel-size 8 --max-model-len 2048 --max-num-seqs 1024 "
+            "--max-num-batched-tokens 8192 --gpu-memory-utilization 0.92 --kv-cache-dtype fp8 "
+            "--kv-cache-dtype-skip-layers 1 60",
+        ),
+        # beside vLLM's own, all are listed; of a hybrid, which has none of its own, those that were asked for
+        (
+            "h100",
+            "llama3.1-8b",
+            {"keys": TURBO_SKIPS},
+            "vllm serve meta-llama/Llama-3.1-8B-Instruct --max-model-len 2048 --max-num-seqs 1024 "
+            "--max-num-batched-tokens 8192 --gpu-memory-utilization 0.92 --kv-cache-dtype turboquant_k8v4 "
+            "--kv-cache-dtype-skip-layers 0 1 7 30 31",
+        ),
+        (
+            "h200",
+            "qwen3.6-27b",
+            {"keys": "turboquant_k8v4:skip=3+7"},
+            "vllm serve Qwen/Qwen3.6-27B --max-model-len 2048 --max-num-seqs 1024 --max-num-batched-tokens 8192 "
+            "--gpu-memory-utilization 0.92 --kv-cache-dtype turboquant_k8v4 --kv-cache-dtype-skip-layers 3 7",
         ),
         # SGLang 0.5.23 has --attn-dp-size in place of --enable-dp-attention, and its limit is of all devices
         (
@@ -298,9 +332,26 @@ def test_lines_by_hand(device, model, asked, line):
         ("h100", "llama3.1-8b", {"keys": "kivi", "other_software": True}, "kivi: no KV type of vLLM 0.33.0"),
         ("h100", "llama3.1-8b", {"keys": "nvfp4", "stack": "sglang"}, "nvfp4: SGLang 0.5.23 refuses it"),
         ("h100", "llama3.1-8b", {"keys": "fp8", "values": "fp16"}, "vLLM keeps both in one type"),
-        ("h200", "deepseek-v3", {"keys": "fp8:skip=0+1", "tp": 8}, "no KV type of vLLM stores the same"),
-        ("h100", "llama3.1-8b", {"keys": "turboquant_k8v4:skip=none"}, "no KV type of vLLM stores the same"),
-        ("h200", "qwen3.6-27b", {"keys": "turboquant_k8v4:skip=0+1"}, "no KV type of vLLM stores the same"),
+        # --kv-cache-dtype-skip-layers is of vLLM from 0.19.0 on, of latent heads from 0.26.0 on
+        ("h100", "llama3.1-8b", {"keys": "fp8:skip=0", "stack": "vllm@0.18.0"}, "vllm@0.19.0 leaves some in 16 bits"),
+        (
+            "h200",
+            "deepseek-v3",
+            {"keys": "fp8:skip=0+1", "tp": 8, "stack": "vllm@0.25.1"},
+            "vllm@0.26.0 leaves some in 16 bits",
+        ),
+        ("h100", "llama3.1-8b", {"keys": "fp8:skip=0", "stack": "sglang"}, "SGLang keeps all layers in one KV type"),
+        ("h100", "llama3.1-8b", {"keys": "fp8:skip=0", "stack": "trtllm"}, "TensorRT-LLM keeps all layers in one"),
+        ("rtx4090", "qwen3-8b", {"keys": "q8_0:skip=0", "stack": "llama.cpp"}, "llama.cpp keeps all layers in one"),
+        # vLLM adds its own four layers to those that are listed, and drops none
+        ("h100", "llama3.1-8b", {"keys": "turboquant_k8v4:skip=none"}, "vLLM keeps the first two and last two layers"),
+        # 52 blocks of the checkpoint, by which vLLM counts, are 29 layers here
+        (
+            "h200",
+            "nemotron-3-nano-30b-a3b",
+            {"keys": "fp8:skip=3"},
+            "vLLM numbers blocks, not layers: 52 blocks are 29",
+        ),
         ("h100", "llama3.1-8b", {"memory": "paper"}, "counted as papers do"),
         ("h100", "llama3.1-8b", {"model_kind": "ideal"}, "counted as papers do"),
         ("h100", "llama3.1-405b", {}, "not one request fits"),
@@ -369,6 +420,80 @@ def test_a_default_that_releases_differ_in_is_written_and_others_are_said():
     assert "flags are those of vLLM 0.33.0, not of 0.19.0" in older.left
     # the share gives way to the bytes
     assert "utilization" not in command("h100", "llama3.1-8b", kv_cache_memory_bytes=2**33).line
+
+
+@each(
+    ("model", "flags", "quantizer", "left_out"),
+    [
+        ("meta-llama/Llama-3.1-8B-Instruct", "fp8 --kv-cache-dtype-skip-layers 1 0", "fp8:skip=0+1", []),
+        ("meta-llama/Llama-3.1-8B-Instruct", "fp8_e5m2 --kv_cache_dtype_skip_layers 31", "fp8:format=e5m2,skip=31", []),
+        # listed without any packed type, vLLM's own, and a layer that the model has not
+        ("meta-llama/Llama-3.1-8B-Instruct", "auto --kv-cache-dtype-skip-layers 0", "fp16", []),
+        ("meta-llama/Llama-3.1-8B-Instruct", f"{TURBO} --kv-cache-dtype-skip-layers 0 30", TURBO, []),
+        (
+            "meta-llama/Llama-3.1-8B-Instruct",
+            f"{TURBO} --kv-cache-dtype-skip-layers 5",
+            f"{TURBO}:skip=0+1+5+30+31",
+            [],
+        ),
+        (
+            "meta-llama/Llama-3.1-8B-Instruct",
+            "fp8 --kv-cache-dtype-skip-layers 0 32",
+            "fp8:skip=0",
+            ["--kv-cache-dtype-skip-layers 32"],
+        ),
+        # gpt-oss: every other layer has a window, from the first on (config.json, layer_types)
+        (
+            "openai/gpt-oss-20b",
+            "fp8 --kv-cache-dtype-skip-layers sliding_window 23",
+            f"fp8:skip={'+'.join(map(str, sorted({*range(0, 24, 2), 23})))}",
+            [],
+        ),
+        # vLLM's MLAAttention looks at numbers alone
+        (
+            "deepseek-ai/DeepSeek-V3",
+            "fp8 --kv-cache-dtype-skip-layers sliding_window",
+            "fp8",
+            ["--kv-cache-dtype-skip-layers sliding_window"],
+        ),
+    ],
+)
+def test_layers_in_16_bits_are_read(model, flags, quantizer, left_out):
+    read = server_flags.read(f"vllm serve {model} --kv-cache-dtype {flags} --tensor-parallel-size 2")
+    assert (read.values["quantizer"], read.left_out) == (quantizer, left_out)
+    assert read.values["tp"] == 2
+
+
+@each(
+    ("line", "left_out"),
+    [
+        ("vllm serve Qwen/Qwen3-32B --max-num-seq 4", ["--max-num-seq 4 (did you mean --max-num-seqs?)"]),
+        ("vllm serve Qwen/Qwen3-32B --enforce_eagr", ["--enforce-eagr (did you mean --enforce-eager?)"]),
+        # a flag of the release that no design has; the near ones of each engine are its own
+        (
+            "vllm serve Qwen/Qwen3-32B --port 80 --atention-backend F",
+            ["--port 80", "--atention-backend F (did you mean --attention-backend?)"],
+        ),
+        (
+            "python -m sglang.launch_server --model-path Qwen/Qwen3-32B --max-runing-requests 4",
+            ["--max-runing-requests 4 (did you mean --max-running-requests?)"],
+        ),
+        ("trtllm-serve Qwen/Qwen3-32B --max_batch_siz 4", ["--max-batch-siz 4 (did you mean --max_batch_size?)"]),
+        ("--model Qwen/Qwen3-32B --max-num-seq 4", ["--max-num-seq 4 (did you mean --max-num-seqs?)"]),
+        ("vllm serve Qwen/Qwen3-32B --zq 4 -zz 5", ["--zq 4", "-zz 5"]),
+    ],
+)
+def test_a_misspelt_flag_is_left_out_beside_the_nearest_one(line, left_out):
+    assert server_flags.read(line).left_out == left_out
+
+
+def test_a_plan_by_layer_of_one_type_is_started_too(tmp_path):
+    names = ["fp16", "fp8", "fp16", *["fp8"] * 29]
+    path = tmp_path / "plan.toml"
+    path.write_text("".join(f'[[layers]]\nlayer = {i}\nkey = "{n}"\nvalue = "{n}"\n' for i, n in enumerate(names)))
+    of_plan, of_name = command("h100", "llama3.1-8b", f"plan:{path}"), command("h100", "llama3.1-8b", "fp8:skip=0+2")
+    assert of_plan.line == of_name.line
+    assert of_plan.line.endswith("--kv-cache-dtype fp8 --kv-cache-dtype-skip-layers 0 2")
 
 
 @each("name", catalog.model_files())

@@ -527,3 +527,19 @@ def test_a_run_that_grows_long_is_compiled(monkeypatch):
     assert calls
     assert found.n_steps == plain.n_steps > 1000
     assert (found.finish_s == plain.finish_s).all()
+
+
+@pytest.mark.parametrize("shares", [{}, {"tp": 2, "dp_attention": True}])
+@pytest.mark.parametrize("batch", [4, 6, None])
+def test_no_more_run_than_the_limit_of_the_server(batch, shares):
+    """Six alike at once and a limit of four: four begin together, and two as these end."""
+    requests = Requests(np.zeros(6), np.full(6, 10), np.full(6, 8))
+    work = workload.Workload(batch=batch, max_num_seqs=4, **shares)
+    device, plan = catalog.device("h100"), build("llama3.1-8b", "fp16")
+    run = simulate.run(device, plan, work, requests)
+    assert run.peak_running == 4
+    ends = np.sort(run.finish_s)
+    assert np.count_nonzero(run.start_s < ends[0]) == 4
+    assert np.sort(run.start_s)[4:] == pytest.approx(ends[:2], rel=1e-6)
+    found = serving.steady(device, plan, work, Lengths.of(requests).moments)
+    assert (found["n_sequences"], found["limited_by"]) == (4, "max_num_seqs")

@@ -357,7 +357,7 @@ def test_what_cannot_be_read_is_one_line():
         assert words in error.value.lines()[0], error.value
     with pytest.raises(InputError, match=r"device: is missing, a log of vLLM 0\.19\.0 does not say it: give --device"):
         dse.check_log(vllm)
-    with pytest.raises(InputError, match=r"has 79\.\d+ GiB, the log's has 23\.69 GiB: give --device"):
+    with pytest.raises(InputError, match=r"has 79\.\d+ GiB, the log's has 23\.69 GiB: give the log's device"):
         dse.check_log(path("vllm-0.6-llama-3.1-8b"), device="h100")
 
 
@@ -685,3 +685,16 @@ def test_a_log_with_some_layers_on_the_device():
     assert found.workload.gpu_layers == 20
     (pool,) = (term for term in found.terms if term.name == POOL)
     assert pool.ours == 640 * 2**20
+
+
+def test_layers_in_16_bits_of_a_log_of_vllm():
+    """Its arguments list them as words."""
+    text = """Initializing a V1 LLM engine (v0.19.0) with config: model='meta-llama/Llama-3.1-8B-Instruct', dtype=bf16
+non-default args: {'kv_cache_dtype': 'fp8', 'kv_cache_dtype_skip_layers': ['0', '31'], 'max_model_len': 8192}
+Model loading took 14.99 GiB memory and 9.1 seconds
+Available KV cache memory: 45.23 GiB"""
+    found = dse.check_log(text, device="h100", gpu_memory_utilization=0.95)
+    assert found.quantizer == "fp8:skip=0+31"
+    assert "--quantizer fp8:skip=0+31" in found.command
+    plain = dse.check_log(text.replace("['0', '31']", "[]"), device="h100", gpu_memory_utilization=0.95)
+    assert plain.quantizer == "fp8"

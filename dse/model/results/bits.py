@@ -116,7 +116,7 @@ def sample_kl_nats(at: Facts) -> Derivation:
     return _on_sample(at, "kl_nats", "mean over texts of the mean sum p ln(p / p'), p of 16 bits")
 
 
-@topic.result("1", NUMBER, "rise of perplexity on the sample", figure_unit="%")
+@topic.result("1", NUMBER, "perplexity", figure_unit="%")
 def sample_perplexity_frac(at: Facts) -> Derivation:
     return _on_sample(at, "perplexity_frac", "e to the mean over texts of ln(perplexity / that of 16 bits), less 1")
 
