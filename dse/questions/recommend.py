@@ -308,14 +308,13 @@ class Recommendation(QuestionAnswer):
         """Say what the prefix cache gives, or what it saves to do without; "" where it makes no difference."""
         first, server = self.first, self.first.server
         if "prefix_cache" in server.settings:
-            held = server.in_settings({"prefix_cache": None}).holds
-            said = (
-                f"Prefix cache off, as its states take the room of requests: a server holds {_three(server.holds)}, with "
-                f"it {_three(held)}. With it: {self._at_best(lambda other: other.keeps_prompts)}; --prefix-cache on keeps "
-                "it"
-            )
+            held = [_three(one.holds) for one in (server, server.in_settings({"prefix_cache": None}))]
+            at_best = self._at_best(lambda other: other.keeps_prompts)
             asks = "" if "hit_rate" in first.results else " for prompts that begin alike, as --sessions and --trace say"
-            return f"{said}{asks}."
+            return (
+                f"Prefix cache off, as its states take the room of requests: a server holds {held[0]}, with it "
+                f"{held[1]}. With it: {at_best}; --prefix-cache on keeps it{asks}."
+            )
         if not first.results.get("hit_rate"):
             return ""
         holds = server.in_settings({"prefix_cache": "off"}).holds

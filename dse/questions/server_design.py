@@ -292,7 +292,7 @@ class ServerDesign:
 
     @property
     def gives_up(self) -> tuple[bool, bool]:
-        """What is given up where it pays alone: 16 bits of keys and values, and the prefix cache."""
+        """Whether it gives up 16 bits of keys and values, and its prefix cache: taken only where that pays."""
         return not self.is_exact, not self.keeps_prompts
 
     @property

@@ -649,8 +649,8 @@ class Workload:
             )
 
     def _check_shared(self) -> None:
-        """Raises InputError for answers that cannot share their prompt, and for host memory behind what is shared, or no
-        cache of it."""
+        """Raises InputError for answers that cannot share their prompt, and for host memory behind what is shared, or
+        no cache of it."""
         if self.samples > 1 and self.prefix_tokens:
             raise InputError(
                 f"samples = {self.samples}: answers of one prompt share all of it, a prefix of {self.prefix_tokens} is "

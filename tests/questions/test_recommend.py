@@ -93,7 +93,8 @@ def holds_rate(asked, design, rate):
 
 def twin(asked):
     """The least USD an hour and the deployments that cost it: devices, format, tp, pp, servers, type of states, prefix
-    cache and settings; each by itself. States in fewer bits than the model's count where nothing else holds the load."""
+    cache and settings; each by itself. States in fewer bits than the model's count where nothing else holds the load.
+    """
     held = holds_rate if "rate" in asked else holds_at_once
     costs = {}
     for device in asked["devices"]:

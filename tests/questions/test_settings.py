@@ -147,6 +147,9 @@ def test_a_hybrid_goes_without_its_prefix_cache_where_that_saves_servers():
     assert f"a server holds {first.server.holds:.0f}, with it {held:.0f}" in said
     assert f"With it: {kept.first.usd_per_hour:.2f} USD an hour" in said
     assert found.runner_up.server.name != first.server.name
+    today = "python -m sglang.launch_server --model-path nvidia/NVIDIA-Nemotron-Nano-12B-v2"
+    steps = dse.recommend(**CACHED, requests=140, start=today).changes.single
+    assert [(step.what, step.fleet.usd_per_hour) for step in steps] == [("--disable-radix-cache", first.usd_per_hour)]
     # as cheap a server keeps it
     few = dse.recommend(**CACHED, requests=20)
     assert few.best["settings"] == {}
