@@ -129,6 +129,8 @@ class DesignResults(_DesignResults):
     """states kept (sequence)"""
     state_share: float | Any
     """memory of states over keys and values"""
+    prefix_cache: str | Any
+    """prefix cache"""
     cuda_graphs: bool
     """CUDA graphs"""
     gpu_layers: int | Any
@@ -404,6 +406,7 @@ def best_map(
     state_type: Literal["auto", "float32", "float16", "bfloat16", "float8", "int8"] = "auto",
     state_slots: int | None = None,
     state_share: float | None = None,
+    prefix_cache: Literal["on", "off"] | None = None,
     cuda_graphs: bool = True,
     gpu_layers: int | None = None,
     cpu_moe_layers: int = 0,
@@ -577,6 +580,7 @@ def crossover(
     state_type: Literal["auto", "float32", "float16", "bfloat16", "float8", "int8"] = "auto",
     state_slots: int | None = None,
     state_share: float | None = None,
+    prefix_cache: Literal["on", "off"] | None = None,
     cuda_graphs: bool = True,
     gpu_layers: int | None = None,
     cpu_moe_layers: int = 0,
@@ -687,6 +691,7 @@ def doubt(
     state_type: Literal["auto", "float32", "float16", "bfloat16", "float8", "int8"] = "auto",
     state_slots: int | None = None,
     state_share: float | None = None,
+    prefix_cache: Literal["on", "off"] | None = None,
     cuda_graphs: bool = True,
     gpu_layers: int | None = None,
     cpu_moe_layers: int = 0,
@@ -780,6 +785,7 @@ def evaluate(
     state_type: Literal["auto", "float32", "float16", "bfloat16", "float8", "int8"] = "auto",
     state_slots: int | None = None,
     state_share: float | None = None,
+    prefix_cache: Literal["on", "off"] | None = None,
     cuda_graphs: bool = True,
     gpu_layers: int | None = None,
     cpu_moe_layers: int = 0,
@@ -866,6 +872,7 @@ def formats(
     state_type: Literal["auto", "float32", "float16", "bfloat16", "float8", "int8"] = "auto",
     state_slots: int | None = None,
     state_share: float | None = None,
+    prefix_cache: Literal["on", "off"] | None = None,
     cuda_graphs: bool = True,
     gpu_layers: int | None = None,
     cpu_moe_layers: int = 0,
@@ -999,6 +1006,7 @@ def grid(
     | Iterable[Literal["auto", "float32", "float16", "bfloat16", "float8", "int8"]] = "auto",
     state_slots: int | Iterable[int | None] | None = None,
     state_share: float | Iterable[float | None] | None = None,
+    prefix_cache: Literal["on", "off"] | Iterable[Literal["on", "off"] | None] | None = None,
     cuda_graphs: bool | Iterable[bool] = True,
     gpu_layers: int | Iterable[int | None] | None = None,
     cpu_moe_layers: int | Iterable[int] = 0,
@@ -1081,6 +1089,7 @@ def hits(
     state_type: Literal["auto", "float32", "float16", "bfloat16", "float8", "int8"] = "auto",
     state_slots: int | None = None,
     state_share: float | None = None,
+    prefix_cache: Literal["on", "off"] | None = None,
     cuda_graphs: bool = True,
     speculative_config: str | None = None,
     cpu_offload_gib: float = 0.0,
@@ -1170,6 +1179,7 @@ def interactivity(
     state_type: Literal["auto", "float32", "float16", "bfloat16", "float8", "int8"] = "auto",
     state_slots: int | None = None,
     state_share: float | None = None,
+    prefix_cache: Literal["on", "off"] | None = None,
     cuda_graphs: bool = True,
     gpu_layers: int | None = None,
     cpu_moe_layers: int = 0,
@@ -1297,6 +1307,7 @@ def load(
     state_type: Literal["auto", "float32", "float16", "bfloat16", "float8", "int8"] = "auto",
     state_slots: int | None = None,
     state_share: float | None = None,
+    prefix_cache: Literal["on", "off"] | None = None,
     cuda_graphs: bool = True,
     gpu_layers: int | None = None,
     cpu_moe_layers: int = 0,
@@ -1409,6 +1420,7 @@ def need(
     state_type: Literal["auto", "float32", "float16", "bfloat16", "float8", "int8"] = "auto",
     state_slots: int | None = None,
     state_share: float | None = None,
+    prefix_cache: Literal["on", "off"] | None = None,
     cuda_graphs: bool = True,
     gpu_layers: int | None = None,
     cpu_moe_layers: int = 0,
@@ -1498,6 +1510,7 @@ def operations(
     state_type: Literal["auto", "float32", "float16", "bfloat16", "float8", "int8"] = "auto",
     state_slots: int | None = None,
     state_share: float | None = None,
+    prefix_cache: Literal["on", "off"] | None = None,
     cuda_graphs: bool = True,
     gpu_layers: int | None = None,
     cpu_moe_layers: int = 0,
@@ -1599,7 +1612,6 @@ def recommend(
     requests: int | None = None,
     trace: str | None = None,
     output_tokens: int | None = None,
-    no_prefix_cache: bool = False,
     start: str | None = None,
     objective: Literal["cost", "devices", "throughput", "energy"] = "cost",
     budget: str | None = None,
@@ -1632,6 +1644,7 @@ def recommend(
     gpu_memory_utilization: float | None = None,
     max_model_len: int | None = None,
     state_type: Literal["auto", "float32", "float16", "bfloat16", "float8", "int8"] = "auto",
+    prefix_cache: Literal["on", "off"] | None = None,
     model_kind: Literal["auto", "ideal", "calibrated"] = "auto",
     other_software: bool = False,
     admission: Literal["reserve", "paged"] | None = None,
@@ -1690,7 +1703,6 @@ def recommend(
     trace: Requests as in a trace: its lengths, its rate or --rate, and what prompts share where a
         .jsonl file names their blocks.
     output_tokens: Output tokens of a request; default: 1,024, of a turn of --sessions 256.
-    no_prefix_cache: Keep no prompts for later ones.
     start: A server that runs today on the first device, as it is started, or its start-up log: each
         difference from the best, and its gain.
     objective: What must be best.
@@ -1880,6 +1892,7 @@ def sensitivity(
     state_type: Literal["auto", "float32", "float16", "bfloat16", "float8", "int8"] = "auto",
     state_slots: int | None = None,
     state_share: float | None = None,
+    prefix_cache: Literal["on", "off"] | None = None,
     cuda_graphs: bool = True,
     gpu_layers: int | None = None,
     cpu_moe_layers: int = 0,
@@ -1980,6 +1993,7 @@ def simulate(
     state_type: Literal["auto", "float32", "float16", "bfloat16", "float8", "int8"] = "auto",
     state_slots: int | None = None,
     state_share: float | None = None,
+    prefix_cache: Literal["on", "off"] | None = None,
     cuda_graphs: bool = True,
     gpu_layers: int | None = None,
     cpu_moe_layers: int = 0,

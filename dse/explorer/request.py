@@ -17,7 +17,7 @@ from dse.operations.point import EvaluatePoint
 from dse.operations.recommend import Recommend
 from dse.operations.shared import layout
 from dse.quantizers import QuantizerSpec, layered
-from dse.questions import common
+from dse.questions import common, grid
 from dse.questions.interactivity import ALIKE
 from dse.questions.prompt_loads import Sessions
 from dse.questions.search import Fleet
@@ -301,7 +301,9 @@ def command(asked: PointRequest, load: LoadRequest, found: PointAnswer) -> str:
         return command_of(operation(found.request))
     if asked.quantizer_file.text and asked.value_quantizer:
         raise InputError("dse recommend: takes no plan by layer beside another format: choose one for both")
-    server, work = server_of(asked, load), replace(any_load(asked).work, stack=None)
+    server, work = server_of(asked, load), any_load(asked).work
+    tried_off = grid.cache_costs(server.design.device, server.design.plan.model, work)
+    work = replace(work, stack=None, prefix_cache="on" if tried_off else work.prefix_cache)
     amount, limits = (load.amount, dict(load.limits)) if found.holds else (_least(server), {})
     options: dict[str, Any] = {load.kind: amount}
     if load.agents:

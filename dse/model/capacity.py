@@ -8,7 +8,7 @@ from dse.model.formulas import capacity, deployment, weights
 from dse.model.generation import Generation
 from dse.model.kv_bytes import stored_bits, unit_of
 from dse.model.peak_memory import NO_CONTEXT_LIMIT, longest_context, n_shared, on_device
-from dse.model.records import MISSING, STATIC, Design
+from dse.model.records import MISSING, NO_LIMIT, STATIC, Design
 
 
 @compilable
@@ -186,6 +186,16 @@ def whole_blocks(design: Design) -> int:
     return blocks_of_request(design, final + design.memory.lookahead_tokens, 1)
 
 
+@compilable
+def most_of_states(design: Design, free: int) -> int:
+    """Requests of a device whose states find places in `free` (in the unit of bits) where a server sets memory aside
+    for them; no limit elsewhere."""
+    memory, most = design.memory, NO_LIMIT
+    if memory.state_share_bits:
+        most = max(free // memory.state_share_bits, 0)
+    return min(most, memory.most_of_states) if memory.most_of_states else most
+
+
 @making
 def max_batch(design: Design, made: Generation, free: int) -> int:
     """Most requests that run at once: those that fit into `free` (in the unit of bits) of every device under the
@@ -202,10 +212,7 @@ def max_batch(design: Design, made: Generation, free: int) -> int:
         most = max(capacity.most_answers(room, shared, made.sum_of_own_bits, samples), 1)
     if counts_blocks(design):
         most = min(most, capacity.max_batch(max(free // design.memory.block_bits, 0), 0, whole_blocks(design)))
-    if design.memory.state_share_bits:
-        most = min(most, max(free // design.memory.state_share_bits, 0))
-    if design.memory.most_of_states:
-        most = min(most, design.memory.most_of_states)
+    most = min(most, most_of_states(design, free))
     return min(most * n_groups, design.load.max_num_seqs)
 
 

@@ -803,12 +803,11 @@ def memory_of(device: HardwareSpec, plan: KvPlan, work: Workload, stack_name: st
     graph_bytes *= work.cuda_graphs
     if logged:
         prompt_bytes, graph_bytes = logged.activation_bytes, logged.graph_bytes
-    server, kept_bytes = _states_of(plan, work, server)
+    server, kept_bytes, most_of_states = _states_of(plan, work, server)
     context = 0 if logged else round((1 - asked_share) * server.context.count)
     outside = prompt_bytes + graph_bytes + context
     blocks, most_bytes = _pool_of(plan, work, server, budget, n_drafted)
-    if work.state_slots:
-        blocks = blocks._replace(most_of_states=max(_slots_of(work) // server.request_states.count, 1))
+    blocks = blocks._replace(most_of_states=most_of_states)
     return Memory(
         is_server=1,
         asked_share=asked_share,
@@ -873,32 +872,39 @@ def slots_of(work: Workload, server: servers.Server) -> int:
     return work.max_num_seqs or (server.running.count if server.running else 1)
 
 
-def _states_of(plan: KvPlan, work: Workload, server: servers.Server) -> tuple[servers.Server, int]:
-    """The server with the share for states that is asked for, and bytes of as many as are asked for in its place.
+def _states_of(plan: KvPlan, work: Workload, server: servers.Server) -> tuple[servers.Server, int, int]:
+    """The server with the states that a request takes and the share of memory for them; where a number of states is set
+    aside in place of a share, their bytes, and the requests that find places among them (else 0, 0). SGLang sets aside
+    as many as are asked for, and without a prefix cache one for each of `max_num_seqs` (0.5.23,
+    KVCacheConfigurator._handle_max_mamba_cache).
 
     Raises InputError for a server, or model, that sets nothing aside for states.
     """
     asked = {"max-mamba-cache-size": work.state_slots, "mamba-full-memory-ratio": work.state_share}
-    said = {name: value for name, value in asked.items() if value is not None}
-    if not said:
-        return server, 0
-    name, value = next(iter(said.items()))
     n_bytes = sum(n * layer.state_bytes for layer, n in plan.layers)
-    if server.printing != servers.TOKENS or server.has_slots or not n_bytes:
-        where = "this server keeps states with keys and values" if n_bytes else f"{plan.model.name} has no states"
-        raise InputError(f"{name} = {value:g}: {where}: leave it out{', or use --stack sglang' if n_bytes else ''}")
-    share = server.state_share.model_copy(update={"value": 0.0 if work.state_slots else work.state_share})
-    if work.state_slots and _slots_of(work) < server.request_states.count:
-        least = server.request_states.count * (work.state_slots // max(_slots_of(work), 1))
+    sets_aside = server.printing == servers.TOKENS and not server.has_slots and n_bytes
+    for name, value in asked.items():
+        if value is not None and not sets_aside:
+            where = "this server keeps states with keys and values" if n_bytes else f"{plan.model.name} has no states"
+            raise InputError(f"{name} = {value:g}: {where}: leave it out{', or use --stack sglang' if n_bytes else ''}")
+    n_slots = work.state_slots
+    if work.prefix_cache == "off":
+        server, n_slots = server.without_prefixes(), n_slots or work.max_num_seqs
+    if not sets_aside or (n_slots is None and work.state_share is None):
+        return server, 0, 0
+    share = server.state_share.model_copy(update={"value": 0.0 if n_slots else work.state_share})
+    server = server.model_copy(update={"state_share": share})
+    if not n_slots:
+        return server, 0, 0
+    n_groups = deployed.n_groups_of(work)
+    n_kept, of_request = n_slots // n_groups, server.request_states.count
+    if n_kept < of_request:
+        name = "max-mamba-cache-size" if work.state_slots else "max-num-seqs"
         raise InputError(
-            f"{name} = {value:g}: a request takes {server.request_states.count} states: give {least} or more"
+            f"{name} = {n_slots:g}: a request takes {of_request} state{'s' * (of_request > 1)}: "
+            f"give {of_request * n_groups} or more"
         )
-    return server.model_copy(update={"state_share": share}), _slots_of(work) * n_bytes
-
-
-def _slots_of(work: Workload) -> int:
-    """Places for states on a device."""
-    return (work.state_slots or 0) // (work.tp if work.dp_attention else 1)
+    return server, n_kept * n_bytes, n_kept // of_request
 
 
 def weights_by_operation(

@@ -56,6 +56,7 @@ SAID = (
     "gpu_memory_utilization",
     "max_model_len",
     "state_type",
+    "prefix_cache",
     "model_kind",
     "other_software",
 )
@@ -112,7 +113,6 @@ class Recommend(AssumesLike, WithAgents, WithHost, WithLimits, Sourced, WithFigu
         low=1,
         high=MAX_OUTPUT_TOKENS,
     )
-    no_prefix_cache: bool = option(False, "Keep no prompts for later ones.", SWITCH)
     start: str | None = option(
         None,
         "A server that runs today on the first device, as it is started, or its start-up log: each difference from the "
@@ -186,13 +186,13 @@ class Recommend(AssumesLike, WithAgents, WithHost, WithLimits, Sourced, WithFigu
         why = {"log": "without --check PLAN", **self.unused_of_host()}
         if self.sessions is None and self.trace is None:
             shares = "without --sessions or --trace, whose prompts begin alike"
-            why |= {"host_cache": shares, "no_prefix_cache": shares}
+            why |= {"host_cache": shares}
             if self.rate is None and self.requests is None and self.objective != "throughput":
                 why |= {"objective": "without --rate or --requests, when the most throughput is searched"}
         if self.sessions is None:
             why |= dict.fromkeys(self.of_sessions, "without --sessions")
-        if self.no_prefix_cache:
-            why |= {"host_cache": "with --no-prefix-cache: it keeps what the prefix cache gives up"}
+        if self.workload.prefix_cache == "off":
+            why |= {"host_cache": "with --prefix-cache off: it keeps what the prefix cache gives up"}
         lengths = {"trace": ("input_tokens", "output_tokens"), "sessions": ("input_tokens",)}
         for name, of in lengths.items():
             if getattr(self, name) is not None:
@@ -286,8 +286,7 @@ class Recommend(AssumesLike, WithAgents, WithHost, WithLimits, Sourced, WithFigu
         from dse.serving.agents import check_agents
 
         longest = work.max_model_len or model.max_position_tokens
-        asks = self.no_prefix_cache or self.host_cache is not None
-        cache = prompt_loads.PromptCache(is_on=not self.no_prefix_cache, host_of=self.host, asks=asks)
+        cache = prompt_loads.PromptCache(host_of=self.host, asks=self.host_cache is not None)
         if self.trace is not None:
             return prompt_loads.trace_of(self.trace, self.rate, longest, cache, console.progress)
         agents = self.agents(work.output_tokens)

@@ -126,6 +126,8 @@ class SimulateServing(OnDesign, WithHost, Printed):
         shares = self.workload.prefix_tokens or self.workload.samples > 1
         if not shares and not str(self.trace or "").lower().endswith(".jsonl"):
             unused |= {"host_cache": "where prompts share nothing: give --prefix, --samples, or a .jsonl trace"}
+        if self.workload.prefix_cache == "off":
+            unused |= {"host_cache": "with --prefix-cache off: it keeps what the prefix cache gives up"}
         unused |= self.unused_of_host()
         if self.workload.batching == "static":
             unused |= {"page_tokens": "with --batching static, which reserves memory"}

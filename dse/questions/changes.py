@@ -86,6 +86,8 @@ def changes(line: str, said: Mapping[str, Any], left_out: Sequence[str], found: 
     device, model, work = first.design.device, first.design.plan.model, first.work
     plain = layouts.on_one_device(work, stack=None)
     own = {name: value for name, value in said.items() if name in vars(work)}
+    if own.get("prefix_cache") == "on":  # as without the flag
+        del own["prefix_cache"]
     own.setdefault("weights", None)  # as released, whatever --weights says
     today_work = replace(plain, **own)
     formats = str(said.get("quantizer", "fp16")), str(said.get("value_quantizer", ""))
@@ -139,5 +141,5 @@ def _of_flags(
     flags = ", ".join(server_flags.flag_of(engine, name) for name in dropped)
     single = [tried(f"without {flags}", **dropped)] if dropped else []
     for name in (name for name in others if name not in dropped):
-        single.append(tried(f"{server_flags.flag_of(engine, name)} {others[name]}", **{name: others[name]}))
+        single.append(tried(server_flags.flag_of(engine, name, others[name]), **{name: others[name]}))
     return single

@@ -13,7 +13,7 @@ from dse.quantizers.layered import PREFIX
 from dse.questions import common, engine_formats, layouts
 from dse.questions.common import Candidate
 from dse.questions.server_design import Demand, ServerDesign
-from dse.specs import collectives, deployment, server_flags
+from dse.specs import collectives, deployment, server_flags, servers
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.measurements import CLOSED, Bits
 from dse.specs.weights import FORMATS
@@ -23,6 +23,8 @@ from dse.specs.workload import MOST_DEVICES, SEARCHED_ENGINES, USUAL_DROP, State
 OF_FILES = "llama.cpp"
 #: servers that a search tries at most
 MAX_SERVERS = 50_000
+#: settings of an engine that are axes of the search
+AXES = ("state_type", "prefix_cache")
 
 
 @dataclass(frozen=True)
@@ -59,8 +61,9 @@ class Grid:
     engines: tuple[str, ...]
     formats: tuple[str, ...]
     splits: tuple[str, ...]
-    #: types of recurrent states, the model's own first
+    #: types of recurrent states, the model's own first, and the prefix cache, as the engine has it first
     states: tuple[str, ...] = ("auto",)
+    caches: tuple[str, ...] = ("on",)
     #: formats that lose too much
     left_out: tuple[str, ...] = ()
 
@@ -69,8 +72,9 @@ class Grid:
         """The grid in words."""
         axes = {"device": self.devices, "engine": self.engines, "KV format": self.formats, "layout": self.splits}
         axes |= {"state type": self.states} if len(self.states) > 1 else {}
-        sizes = ", ".join(f"{len(names)} {name}{'s' if len(names) > 1 else ''}" for name, names in axes.items())
-        return f"{len(self.servers):,} servers ({sizes}), each in any number"
+        sizes = [f"{len(names)} {name}{'s' if len(names) > 1 else ''}" for name, names in axes.items()]
+        sizes += [f"prefix cache {' and '.join(self.caches)}"] if len(self.caches) > 1 else []
+        return f"{len(self.servers):,} servers ({', '.join(sizes)}), each in any number"
 
     @property
     def left_out_text(self) -> str:
@@ -88,7 +92,7 @@ def grid_of(
     counts: Mapping[str, int],
 ) -> Grid:
     """Every device, engine, format that it runs and layout. Raises InputError and LimitError."""
-    engines, splits, states, left_out = (dict[str, None]() for _ in range(4))
+    engines, splits, states, caches, left_out = (dict[str, None]() for _ in range(5))
     asked: list[tuple[str, Candidate, Workload]] = []
     for name, device in devices.items():
         n_most, _ = collectives.most_devices(device, min(choices.most, counts.get(name, choices.most)))
@@ -104,6 +108,10 @@ def grid_of(
                 smaller = ()
             states |= dict.fromkeys(("auto", *smaller))
             ways += [replace(way, state_type=name) for name in smaller for way in ways]
+            caches |= {"on": None}
+            if demand.amount and cache_costs(device, model, of_stack):
+                caches |= {"off": None}
+                ways += [replace(way, prefix_cache="off", prefix_tokens=0, samples=1) for way in ways]
             if len(asked) + len(kept) * len(ways) > MAX_SERVERS:
                 raise LimitError(
                     f"the search has more than {MAX_SERVERS:,} servers ({len(devices):,} devices, {len(kept):,} KV "
@@ -129,6 +137,7 @@ def grid_of(
         formats=tuple(formats),
         splits=tuple(splits),
         states=tuple(states),
+        caches=tuple(caches),
         left_out=tuple(left_out),
     )
 
@@ -140,7 +149,7 @@ def _servers(
     servers, wrong = [], None
     for name, design, way in asked:
         try:
-            settings = {"state_type": way.state_type} if way.state_type != work.state_type else {}
+            settings = {name: value for name in AXES if (value := getattr(way, name)) != getattr(work, name)}
             servers.append(ServerDesign(name, design, way, demand, settings))
         except DseError as error:
             wrong = wrong or error
@@ -166,6 +175,18 @@ def state_types(model: ModelSpec, work: Workload) -> tuple[StateType, ...]:
     known = set.intersection(*(set(engine.tried_states.get(code, ())) for code in codes))
     in_type = {name: deployment.with_states(model, replace(work, state_type=name)) for name in sorted(known)}
     return tuple(name for name, changed in in_type.items() if changed.state_bytes < model.state_bytes)
+
+
+def cache_costs(device: HardwareSpec, model: ModelSpec, work: Workload) -> bool:
+    """Whether the prefix cache, where nothing is said of it, takes recurrent states of requests that could run instead,
+    and its engine has a flag that switches it off."""
+    stack = (work.stack or DEFAULT_STACK).partition("@")[0]
+    engine = server_flags.engines().get(stack)
+    is_hybrid = any(layer.state_code for layer in model.layers)
+    if engine is None or "prefix_cache" not in engine.flags or work.prefix_cache or not is_hybrid:
+        return False
+    server = servers.of(stack, device, work.stack)
+    return server != server.without_prefixes()
 
 
 @lru_cache(maxsize=64)

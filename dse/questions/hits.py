@@ -16,7 +16,9 @@ import pandas as pd
 from dse.core.columns import Column, aligned, cells, percent
 from dse.core.errors import InputError
 from dse.core.progress import Progress, each
+from dse.model.capacity import free_bytes, most_of_states
 from dse.model.deployed import n_groups_of
+from dse.model.kv_bytes import unit_of
 from dse.model.offload import Beginning
 from dse.model.point import Point
 from dse.model.records import Memory
@@ -102,6 +104,8 @@ class FormatServer:
     pool_tokens: float
     page_tokens: int
     keeps_prefixes: bool
+    #: requests whose recurrent states find places
+    most_of_states: int
     #: behind the device, in bytes of its format; bytes of a token that come back from there, and that it takes there
     host: HostMemory | None = None
     token_bytes: float = 0.0
@@ -135,7 +139,7 @@ class FormatServer:
         load_s = self.host.start_s + from_host / self.link_tokens_per_s if self.host and from_host > 0 else 0.0
         shared = agents.shared_tokens if agents and self.keeps_prefixes else 0
         own_tokens = moments.mean_input_tokens + moments.mean_output_tokens - shared
-        fitting = max(int((pool_tokens - shared) // own_tokens), 0) * load.n_groups
+        fitting = min(max(int((pool_tokens - shared) // own_tokens), 0), self.most_of_states) * load.n_groups
         if agents and agents.last_tokens > pool_tokens:
             fitting = 0
         reused = FoundPrompts(
@@ -399,6 +403,8 @@ def hits_by_format(
     """
     if work.batching == "static":
         raise InputError("batching = static: waits for whole batches, these requests come one by one: leave it out")
+    if work.prefix_cache == "off":
+        raise InputError("prefix-cache = off: then no prompt is found: leave it out")
     if names is None:
         designs = engine_formats.compared(device, model, work, bits)
     else:
@@ -482,7 +488,8 @@ def server_of(design: Candidate, work: Workload, load: PromptLoad, host: HostMem
     of = load.agents or load.moments
     lengths = {"input_tokens": max(round(of.mean_input_tokens), 1), "output_tokens": _out(load)}
     result = design.evaluate(replace(work, **lengths))  # type: ignore[arg-type]
-    memory = design.lowered(replace(work, **lengths)).memory  # type: ignore[arg-type]
+    lowered = design.lowered(replace(work, **lengths))  # type: ignore[arg-type]
+    memory = lowered.memory
     pool_tokens = float(result["kv_usable_tokens"] or 0)
     token_bytes, host_token_bytes = _host_bytes(
         design, work, memory, result["free_bytes"] / pool_tokens if pool_tokens else 0.0
@@ -493,7 +500,8 @@ def server_of(design: Candidate, work: Workload, load: PromptLoad, host: HostMem
         result=result,
         pool_tokens=pool_tokens,
         page_tokens=int(memory.full_block_tokens if memory.block_bits else work.block_tokens),
-        keeps_prefixes=all(g.step_tokens <= 1 for g in design.plan.groups),
+        keeps_prefixes=work.prefix_cache != "off" and all(g.step_tokens <= 1 for g in design.plan.groups),
+        most_of_states=most_of_states(lowered, free_bytes(lowered) * unit_of(lowered)),
         host=host,
         token_bytes=token_bytes,
         host_token_bytes=host_token_bytes,

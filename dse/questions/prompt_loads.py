@@ -44,23 +44,21 @@ SIZE_RATIO, N_SIZES = 2 ** (1 / 8), 8 * 40
 
 @dataclass(frozen=True, kw_only=True)
 class PromptCache:
-    """A server's memory of prompts: with the prefix cache on or off, and host memory behind a design, if any."""
+    """Host memory behind a design's prefix cache, if any."""
 
-    is_on: bool = True
     host_of: Callable[[Candidate, Workload], HostMemory | None] = lambda design, work: None
-    #: whether host memory, or that nothing is kept, was asked for
+    #: whether it was asked for
     asks: bool = False
 
     def host(self, server: ServerDesign) -> HostMemory | None:
         """Host memory behind a server, where its engine has a flag for that."""
         engine = server_flags.engines().get(str(server.fixed["stack"] or "").partition("@")[0])
-        has_flag = self.is_on and engine is not None and "host_cache" in engine.flags
-        return self.host_of(server.design, server.work) if has_flag else None
+        has_flag = engine is not None and "host_cache" in engine.flags
+        return self.host_of(server.design, server.work) if has_flag and server.keeps_prompts else None
 
     def server(self, server: ServerDesign, load: hits.PromptLoad) -> hits.FormatServer:
         """A server with its pool, as `dse ask hits` has it."""
-        of = hits.server_of(server.design, server.work, load, self.host(server))
-        return of if self.is_on else replace(of, keeps_prefixes=False)
+        return hits.server_of(server.design, server.work, load, self.host(server))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +69,7 @@ class CachedLoad(ServedLoad):
 
     def check(self, server: ServerDesign) -> None:
         """Raise InputError for a server that keeps no tree of prompts."""
-        if self.cache.is_on and str(server.fixed["stack"]).startswith("llama.cpp"):
+        if server.keeps_prompts and str(server.fixed["stack"]).startswith("llama.cpp"):
             raise InputError(hits.NO_TREE_OF_BLOCKS)
 
     @abstractmethod
@@ -94,9 +92,7 @@ class CachedLoad(ServedLoad):
         return is_worth
 
     def flags(self, server: ServerDesign) -> dict[str, Any]:
-        """Whether the prefix cache is off, and host memory."""
-        if not self.cache.is_on:
-            return {"prefix_cache": False}
+        """Host memory."""
         host = self.cache.host(server) if self.with_host(server) else None
         return {"host_cache": host.capacity_bytes} if host else {}
 
@@ -112,19 +108,11 @@ class CachedLoad(ServedLoad):
 
     def notes(self) -> list[str]:
         """Say how hits are counted."""
-        if not self.cache.is_on:
-            return ["The prefix cache is off: no prompt is found."]
         said = "Found: in whole blocks, those used longest ago given up first"
         if self.cache.asks:
             more = f"{hits.LEAST_GAIN - 1:.0%} more"
             said += f"; host memory is used where a server holds {more} with it, of engines with a flag for it"
         return [f"{said}."]
-
-    def without_cache(self, server: ServerDesign) -> float:
-        """The load that the server would hold with its prefix cache off."""
-        load = replace(self, cache=PromptCache(is_on=False))
-        demand = server.demand._replace(load=load)
-        return type(server)(server.asked, server.design, server.work, demand).holds
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Recommend deployments for a load within limits: the cheapest, the fastest, the roomiest, each with its command."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from textwrap import wrap
@@ -78,7 +78,8 @@ class Recommendation(QuestionAnswer):
     @property
     def runner_up(self) -> Fleet | None:
         """The best of another device, engine, format or layout."""
-        return next((d for d in self.search.ranked if d.server is not self.first.server), None)
+        asked, name = self.first.server.asked, self.first.server.name
+        return next((d for d in self.search.ranked if (d.server.asked, d.server.name) != (asked, name)), None)
 
     @cached_property
     def two_runs(self) -> TwoRuns | None:
@@ -280,13 +281,16 @@ class Recommendation(QuestionAnswer):
             )
         looser = {name: demand.limits[name] + step for name, step in LOOSER.items() if name in demand.limits}
         lines += [self._looser(looser)] if looser else []
-        lines += [self._without_cache()] if first.results.get("hit_rate") else []
-        lines += [self._states_text()]
+        lines += [self._cache_text(), self._states_text()]
         if not server.is_exact:
-            exact = next((d for d in self.search.ranked if d.server.is_exact), None)
-            over = f"more than {_usd(search.SPEND * first.usd_per_hour)} an hour, or out of reach"
-            lines.append(f"16-bit keys and values: {_at_best(exact, self.search.objective) if exact else over}.")
+            lines.append(f"16-bit keys and values: {self._at_best(lambda other: other.is_exact)}.")
         return lines
+
+    def _at_best(self, allows: Callable[[ServerDesign], bool]) -> str:
+        """The best deployment of servers that keep what the first gives up."""
+        found = next((d for d in self.search.ranked if allows(d.server)), None)
+        over = f"more than {_usd(search.SPEND * self.first.usd_per_hour)} an hour, or out of reach"
+        return _at_best(found, self.search.objective) if found else over
 
     def _states_text(self) -> str:
         """Say what recurrent states in fewer bits save, or that nothing else holds the load; "" where neither is so."""
@@ -300,13 +304,23 @@ class Recommendation(QuestionAnswer):
         taken = f"{_at_best(other, objective)}; {known}: --state-type {other.server.work.state_type} takes them"
         return f"Smaller states: {taken}." if least < own - common.TIE * abs(own) else ""
 
-    def _without_cache(self) -> str:
-        """Say what the prefix cache gives."""
-        load: Any = self.search.demand.load  # with a prefix cache
-        first, holds = self.first, load.without_cache(self.first.server)
+    def _cache_text(self) -> str:
+        """Say what the prefix cache gives, or what it saves to do without; "" where it makes no difference."""
+        first, server = self.first, self.first.server
+        if "prefix_cache" in server.settings:
+            held = [_three(one.holds) for one in (server, server.in_settings({"prefix_cache": None}))]
+            at_best = self._at_best(lambda other: other.keeps_prompts)
+            asks = "" if "hit_rate" in first.results else " for prompts that begin alike, as --sessions and --trace say"
+            return (
+                f"Prefix cache off, as its states take the room of requests: a server holds {held[0]}, with it "
+                f"{held[1]}. With it: {at_best}; --prefix-cache on keeps it{asks}."
+            )
+        if not first.results.get("hit_rate"):
+            return ""
+        holds = server.in_settings({"prefix_cache": "off"}).holds
         n = math.ceil(first.load / holds * (1 - ROUNDING)) if holds else 0
         found = f"{first.results['hit_rate']:.0%} of the prompt tokens"
-        but = f"{_three(holds)}, not {_three(first.server.holds)}: {n:,} server{'s' * (n > 1)}" if n else "nothing"
+        but = f"{_three(holds)}, not {_three(server.holds)}: {n:,} server{'s' * (n > 1)}" if n else "nothing"
         return f"Without its prefix cache, which finds {found}, a server holds {but}."
 
     def _looser(self, looser: Mapping[str, float]) -> str:
@@ -498,7 +512,9 @@ def why_lost(rival: Fleet, first: Fleet, objective: str) -> str:
         return f"takes {rival.n_devices:,} devices, not {first.n_devices:,}"
     if objective == "throughput":
         if rival.likely_tokens_per_s > first.likely_tokens_per_s:
-            return f"stores fewer bits for at most {RERUN_90:.0%} more throughput, as much as runs differ by"
+            is_alike = rival.server.is_exact == first.server.is_exact
+            gives_up = "does without a prefix cache" if is_alike else "stores fewer bits"
+            return f"{gives_up} for at most {RERUN_90:.0%} more throughput, as much as runs differ by"
         least, most = _apart(rival.likely_tokens_per_s, first.likely_tokens_per_s)
         unit = "tok/s a device" if first.server.demand.amount else "tok/s"
         return f"likely gives {least} {unit} at the most load{_within(first.server.demand)}, not {most}"
@@ -507,9 +523,12 @@ def why_lost(rival: Fleet, first: Fleet, objective: str) -> str:
     if first.server.is_exact and not rival.server.is_exact:
         drop = quality.drop_text(rival.results)
         return f"stores fewer bits at the same cost (accuracy loss {drop}), though it holds {_three(rival.holds)}"
+    if rival.server.gives_up > first.server.gives_up:
+        return f"does without a prefix cache at the same cost, though it holds {_three(rival.holds)}"
     if objective != "devices" and rival.holds < first.holds * (1 - common.TIE):
         return "holds {} at the same cost, not {}".format(*_apart(rival.holds, first.holds))
-    return f"is slower at the same cost: {_pace(first)} at most {_ms(rival.time_s)}, not {_ms(first.time_s)}"
+    least, most = _apart(1e3 * rival.time_s, 1e3 * first.time_s)
+    return f"is slower at the same cost: {_pace(first)} at most {least} ms, not {most} ms"
 
 
 def _usd(usd: float) -> str:

@@ -108,16 +108,16 @@ class Fleet:
 
 
 def _least_cost(fleet: "Fleet") -> tuple[float, ...]:
-    """The cheapest first; of as much money 16-bit keys and values, then what holds more and is faster."""
-    return fleet.usd_per_hour, not fleet.server.is_exact, -fleet.holds, fleet.time_s
+    """The cheapest first; of as much money what gives up least, then what holds more and is faster."""
+    return fleet.usd_per_hour, *fleet.server.gives_up, -fleet.holds, fleet.time_s
 
 
 #: what is best, by the name of an objective: the least key
 OBJECTIVES = {
     "cost": _least_cost,
-    "devices": lambda d: (d.n_devices, d.usd_per_hour, not d.server.is_exact, d.time_s, -d.holds),
-    "throughput": lambda d: (-d.likely_tokens_per_s, d.usd_per_hour),
-    "energy": lambda d: (d.results["joules_per_token"] or math.inf, d.usd_per_hour),
+    "devices": lambda d: (d.n_devices, d.usd_per_hour, *d.server.gives_up, d.time_s, -d.holds),
+    "throughput": lambda d: (-d.likely_tokens_per_s, d.usd_per_hour, *d.server.gives_up),
+    "energy": lambda d: (d.results["joules_per_token"] or math.inf, d.usd_per_hour, *d.server.gives_up),
 }
 
 
@@ -238,14 +238,13 @@ class Search:
 
     @cached_property
     def ranked(self) -> list[Fleet]:
-        """Deployments that may be the answer, the best first; before fewer bits that give no more throughput than one
-        run gives over another of the same server, 16 bits."""
+        """Deployments that may be the answer, the best first; of those that give no less throughput than one run gives
+        under another of the same server, what gives up least."""
         fleets = self.allowed(self.found)
-        if self.objective == "throughput" and fleets and not fleets[0].server.is_exact:
+        if self.objective == "throughput" and fleets:
             least = fleets[0].likely_tokens_per_s * (1 - RERUN_90)
-            exact = next((d for d in fleets if d.server.is_exact and d.likely_tokens_per_s >= least), None)
-            if exact:
-                fleets = [exact, *(d for d in fleets if d is not exact)]
+            first = min((d for d in fleets if d.likely_tokens_per_s >= least), key=lambda d: d.server.gives_up)
+            fleets = [first, *(d for d in fleets if d is not first)]
         return fleets
 
     def at(self, amount: float, among: Sequence[Fleet] | None = None) -> Fleet | None:
@@ -265,10 +264,11 @@ class Search:
 
     @cached_property
     def _largest(self) -> list[Fleet]:
-        """Fleets whose servers hold most at each price of one, in 16 bits and in fewer: no other is ever cheapest."""
-        largest: dict[tuple[str, int, bool], Fleet] = {}
+        """Fleets whose servers hold most at each price of one, of those that give up as much: no other is ever
+        cheapest."""
+        largest: dict[tuple[object, ...], Fleet] = {}
         for fleet in self.found:  # in order, so that of equal ones the faster stays
-            key = fleet.server.asked, fleet.server.n_devices, fleet.server.is_exact
+            key = fleet.server.asked, fleet.server.n_devices, fleet.server.gives_up
             if key not in largest or fleet.server.holds > largest[key].server.holds:
                 largest[key] = fleet
         return list(largest.values())
@@ -308,12 +308,12 @@ class Search:
     @property
     def fastest(self) -> Fleet:
         """The least time per token that the money buys (`ServerDesign.pace`)."""
-        return min(self._widest, key=lambda d: (d.time_s, d.usd_per_hour))
+        return min(self._widest, key=lambda d: (d.time_s, d.usd_per_hour, d.server.gives_up))
 
     @property
     def roomiest(self) -> Fleet:
         """The most load that the money buys."""
-        return min(self._widest, key=lambda d: (-d.holds, d.usd_per_hour))
+        return min(self._widest, key=lambda d: (-d.holds, d.usd_per_hour, d.server.gives_up))
 
 
 def _prunes(objective: str, budget: Budget) -> bool:

@@ -106,8 +106,8 @@ def serve_command(
 ) -> ServeCommand:
     """Return the command that starts a design on the engine of its stack, or of its times where none is named.
 
-    `plan` is as it was asked for; `of_load` says what a load has of the server (`server_flags.OF_LOADS`): no prefix
-    cache, and bytes of host memory for each device. Raises InputError for a device, model and workload that do not go
+    `plan` is as it was asked for; `of_load` says what a load has of the server (`server_flags.OF_LOADS`): bytes of host
+    memory for each device. Raises InputError for a device, model and workload that do not go
     together."""
     point = Point(device, plan, work)
     lowered = point.lowered
@@ -358,6 +358,7 @@ def _rest(line: _Line, work: Workload, stack: str) -> None:
         is_own = {
             "admission": value == "paged",
             "batching": value == servers.batching(stack, work.stack),
+            "prefix_cache": value == "on",
             "pp_batches": value == work.pp,
             "weights_bits": True,
             "activation_bits": True,
@@ -368,10 +369,8 @@ def _rest(line: _Line, work: Workload, stack: str) -> None:
 
 
 def _of_load(line: _Line, of_load: Mapping[str, Any], point: Point, stack: str) -> None:
-    """No prefix cache, and host memory behind it: GiB of all devices for vLLM, GB of each for SGLang."""
-    if "prefix_cache" in of_load:
-        line.say("prefix_cache", of_load["prefix_cache"], "off")
-    else:
+    """Host memory behind the prefix cache: GiB of all devices for vLLM, GB of each for SGLang."""
+    if point.asked.prefix_cache != "off":
         line.left.append("prefix cache: on where the model allows it, as by default")
     if n_bytes := of_load.get("host_cache"):
         size = n_bytes // 10**9 if stack == "sglang" else n_bytes * point.asked.n_devices // GIB

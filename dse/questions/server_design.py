@@ -291,9 +291,19 @@ class ServerDesign:
         return not any(group.layout.needs_dequantizing for group in self.design.plan.groups)
 
     @property
+    def gives_up(self) -> tuple[bool, bool]:
+        """Whether it gives up 16 bits of keys and values, and its prefix cache: taken only where that pays."""
+        return not self.is_exact, not self.keeps_prompts
+
+    @property
     def is_unscored(self) -> bool:
         """Whether its recurrent states have fewer bits than the model's: nobody published scores of such."""
         return "state_type" in self.settings
+
+    @property
+    def keeps_prompts(self) -> bool:
+        """Whether its prefix cache is on."""
+        return self.work.prefix_cache != "off"
 
     @property
     def name(self) -> tuple[str, ...]:

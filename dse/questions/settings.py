@@ -63,6 +63,7 @@ TITLES = {
     "max_num_seqs": ("requests at once", "{:,.0f} at once"),
     "gpu_memory_utilization": ("share of memory", "{:g} of the memory"),
     "state_type": ("recurrent states", "{} states"),
+    "prefix_cache": ("prefix cache", "prefix cache {}"),
 }
 
 
@@ -105,6 +106,10 @@ def _largest_rooms(server: ServerDesign) -> dict[ServerRoom, Changed]:
     room = _room(server, changed, most)
     if design.memory.slot_blocks:  # which are laid out for each place
         room = room._replace(places=most)
+    elif not server.keeps_prompts and seqs:  # a server may set as many states aside
+        shared = {name: value for name, value in changed.items() if name != "max_num_seqs"}
+        ways = [shared, *({**shared, "max_num_seqs": n} for n in seqs)]
+        room = room._replace(places=max(_room(server, way).places for way in ways))
     rooms: dict[ServerRoom, Changed] = {room._replace(step_tokens=design.load.step_tokens): {}}
     for budget in budgets:
         step_tokens = design.load.step_tokens + int(budget) - own_budget

@@ -69,13 +69,12 @@ def evaluate(
     steady = reuse.steady_of(device, plan, work, served, scheduler)
     own_s = steady_state.start_s(Point(device, plan, work), run.mean_running)  # no part of the loop
     shared = None
-    if requests.blocks is not None:
+    if shares := served.blocks is not None:
         alone, hostless = replace(requests, blocks=None), scheduler._replace(host=None)
         without = simulator.run(device, plan, work, alone, hostless)
         kept_nothing = reuse.steady_of(device, plan, work, without.requests, hostless)
         shared = _shared(run, without, own_s, steady, kept_nothing)
     lengths = Lengths.of(served)
-    shares = requests.blocks is not None
     settled = steady_state.with_batch(device, plan, work, lengths.moments, scheduler.batching, shares)
     offered = Lengths.of(requests).moments.rate_per_s
     load = None

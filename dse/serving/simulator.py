@@ -195,7 +195,7 @@ def page_size(plan: KvPlan, held: NDArray[np.int64]) -> int:
         raise InputError(
             f"model = {show(plan.model.name)} with {show(plan.quantizer_name)}: has windows, states or groups that "
             "wait to be packed, whose blocks are not alike: shared prompts are simulated where every layer keeps every "
-            "token: simulate it without shared prompts, or take fp16, fp8 or another model"
+            "token: give --prefix-cache off, or take fp16, fp8 or another model"
         )
     return int(sizes[0])
 
@@ -217,7 +217,8 @@ def check(n_requests: int, scheduler: Scheduler = USUAL) -> tuple[Batching, int]
 def served_of(
     device: HardwareSpec, plan: KvPlan, work: Workload, requests: Requests
 ) -> tuple[Requests, Point, NDArray[np.int64]]:
-    """The requests that fit alone, the memory, and what it holds by pages. Raises InputError where none fits."""
+    """The requests that fit alone, with what they share where a prefix cache keeps it; the memory, and what it holds by
+    pages. Raises InputError where none fits."""
     for name, values in (("input", requests.input_tokens), ("output", requests.output_tokens)):
         for end in (values.min(), values.max()):
             check_whole(name, int(end), 1, MAX_TOKENS)
@@ -229,7 +230,8 @@ def served_of(
         least = replace(work, input_tokens=int(final.min()) - 1, output_tokens=1)
         reason = Point(device, plan, least).infeasible_reason or "its memory is too small"
         raise InputError(f"device = {show(device.name)}: no request fits: {reason}")
-    return requests.take(fits), memory, held
+    served = requests.take(fits)
+    return served if work.prefix_cache != "off" else replace(served, blocks=None), memory, held
 
 
 def memory_of(device: HardwareSpec, plan: KvPlan, work: Workload, longest_tokens: int) -> Point:

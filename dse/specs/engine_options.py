@@ -17,6 +17,11 @@ _STAND_FOR = {
     "-cmoe": ("--n-cpu-moe", "all"),
     "--swa-full": ("--swa-full-tokens-ratio", "1"),
     "--disable-hybrid-swa-memory": ("--swa-full-tokens-ratio", "1"),
+    "--enable-prefix-caching": ("--prefix-cache", "on"),
+    **dict.fromkeys(
+        ("--no-prefix-cache", "--no-enable-prefix-caching", "--disable-radix-cache", "--no-cache-prompt"),
+        ("--prefix-cache", "off"),
+    ),
 }
 
 

@@ -31,7 +31,7 @@ ALL = "all"
 #: what a flag takes that has no list of words
 _KINDS = ("whole", "number", "layers", "text", "json", "several", "switch")
 #: what is written of a load, and is no field of a design
-OF_LOADS = ("prefix_cache", "host_cache")
+OF_LOADS = ("host_cache",)
 #: of drafts, of SGLang
 _DRAFTS = ("method", "model", "steps", "width", "tokens")
 #: words before a server's arguments -> its stack
@@ -66,7 +66,7 @@ _TURNS = {"--enable-dp-attention": ("dp_attention", True), "-nkvo": ("kv_offload
 #: vLLM's word for layers with a sliding window
 _WINDOWS = "sliding_window"
 #: switches that change nothing here
-_IDLE = ("--trust-remote-code", "--enable-prefix-caching", "--jinja")
+_IDLE = ("--trust-remote-code", "--jinja")
 #: of a page, whose reader has no files on this machine
 _OF_FILES = "calibrated"
 #: of a model on a hub
@@ -164,10 +164,12 @@ def stack_of(text: str) -> str:
     return (titles | SERVERS).get(name.lower(), name) + at + release
 
 
-def flag_of(stack: str, name: str) -> str:
-    """The flag of a field in the words of an engine; that of `dse` where it has none."""
+def flag_of(stack: str, name: str, value: Any = None) -> str:
+    """The flag of a field in the words of an engine, that of `dse` where it has none; with a value, which a switch says
+    by itself."""
     flag = engines()[stack].flags.get(name) if stack in engines() else None
-    return flag.names[0] if flag else f"--{ASKED[name].name}"
+    said = flag.names[0] if flag else f"--{ASKED[name].name}"
+    return said if value is None or (flag and flag.stands_for == value) else f"{said} {value}"
 
 
 def model_fields(text: str) -> dict[str, Any]:

@@ -107,6 +107,15 @@ class Server(Spec):
         """True for llama.cpp, which lays out windows and states for each slot, and cells for all tokens."""
         return self.rule == WHOLE and self.printing == TOKENS
 
+    def without_prefixes(self) -> "Server":
+        """The server with its prefix cache off: a request takes one state, none is kept for others.
+
+        Source: vLLM 0.33.0, vllm/v1/kv_cache_interface.py, MambaSpec.max_memory_usage_bytes; SGLang 0.5.23,
+        KVCacheConfigurator._calculate_mamba_ratio.
+        """
+        names = ("request_states", "state_blocks")
+        return self.model_copy(update={name: getattr(self, name).model_copy(update={"value": 1}) for name in names})
+
     def buffer_bytes(self, tp: int) -> int:
         """Bytes of context, workspaces and buffers on each of `tp` devices that share the layers."""
         return self.buffers.count + (self.communication.count if tp > 1 else 0)

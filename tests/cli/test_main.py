@@ -96,7 +96,7 @@ vocab_size = 32000
         (["--kv-bits", "4"], ["of mlx-lm", "--quantizer mlx:bits=4"]),
         (["--max-beam-width", "2"], ["of TensorRT-LLM is not modeled"]),
         (["--served-model-name", "x"], ["of vLLM 0.33.0 changes no memory"]),
-        (["--no-enable-prefix-caching"], ["of vLLM 0.33.0 is not modeled"]),
+        (["--no-enable-prefix-caching", "--prefix", "64"], ["prefix-cache = off: no prompt is shared", "--prefix"]),
         (["-c", "8192"], ["max-total-tokens = 8192", "is an option of SGLang and llama.cpp"]),
         (["-ot", "ffn=CPU"], ["override-tensor = 'ffn=CPU'", "experts alone", "--n-gpu-layers"]),
         (["-ot", "exps=CUDA1"], ["host memory alone is counted", "=CPU"]),

@@ -274,6 +274,24 @@ def test_prompts_that_begin_alike(tmp_path):
     assert (tmp_path / "run" / "prefix_steps.png").exists()
 
 
+def test_without_a_prefix_cache_a_trace_is_as_if_it_shared_nothing(tmp_path):
+    """And so a hybrid's is simulated, whose states the tree of prompts does not keep."""
+    rows = [
+        {"timestamp": 500 * r, "input_length": 512 * (1 + r // 4), "output_length": 8, "hash_ids": [*range(1 + r // 4)]}
+        for r in range(24)
+    ]
+    file = tmp_path / "users.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)))
+    asked = ("--device", "h100", "--model", "qwen3-8b", "--trace", str(file), "--rate", "80%")
+    on, off = numbers(*asked), numbers(*asked, "--prefix-cache", "off")
+    assert on["shared_prompts"]["device_share"] > 0.5
+    assert "shared_prompts" not in off
+    without = on["shared_prompts"]["without"]["steady_requests_per_s"]
+    assert without == off["steady"]["requests_per_s"] == pytest.approx(off["offered_requests_per_s"] / 0.8)
+    assert "give --prefix-cache off, or take fp16" in str(run(*asked, "--model", "nemotron-nano-12b-v2").exception)
+    assert "shared_prompts" not in numbers(*asked, "--model", "nemotron-nano-12b-v2", "--prefix-cache", "off")
+
+
 def test_a_share_of_the_rate_that_a_server_with_a_prefix_cache_holds():
     """And what the cache brings: the ratio of what is held with it and without, whatever rate comes."""
     gains = []

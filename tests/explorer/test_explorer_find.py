@@ -77,6 +77,7 @@ ASKED_FOR = {
                 "parameters": "",
                 "max_model_len": 32768,
                 "gpu_memory_utilization": 0.95,
+                "prefix_cache": "on",
             },
             ["--port 8000"],
         ),

@@ -66,6 +66,7 @@ PAIRS = {
     "state_type": ("bfloat16", {"model": "qwen3.8-27b"}),
     "max_mamba_cache_size": (100, STATES),
     "mamba_full_memory_ratio": (0.1, STATES),
+    "prefix_cache": ("off", STATES),
     "max_total_tokens": (100_000, {"stack": "sglang"}),
     "swa_full_tokens_ratio": (0.5, {"model": "gemma-3-12b", "stack": "sglang"}),
     "cuda_graph_max_bs": (16, {"stack": "sglang"}),

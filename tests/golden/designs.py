@@ -310,6 +310,7 @@ def design(rng: random.Random) -> dict[str, Any]:
         found = {name: value for name, value in found.items() if name not in OF_SERVERS}
     found |= of_later_fields(found, bool(device.host_link))
     found |= of_engine_options(found, model) if device.reported_memory else {}
+    found |= of_prefix_cache(found, model) if device.reported_memory else {}
     usual = vars(Workload())
     return {name: value for name, value in found.items() if name not in FIELDS or value != usual[name]}
 
@@ -329,7 +330,7 @@ def of_later_fields(found: dict[str, Any], has_host_link: bool) -> dict[str, Any
 #: options of one engine or of all, which came later too
 ENGINE_OPTIONS = ("weights_size_bytes", "cuda_graphs", "cpu_offload_gib", "speculative_config", "max_total_tokens")
 ENGINE_OPTIONS += ("cuda_graph_max_bs", "swa_full_tokens_ratio", "state_type", "state_slots", "state_share")
-ENGINE_OPTIONS += ("gpu_layers", "cpu_moe_layers")
+ENGINE_OPTIONS += ("gpu_layers", "cpu_moe_layers", "prefix_cache")
 
 
 def of_engine_options(found: dict[str, Any], model: Any) -> dict[str, Any]:
@@ -362,6 +363,16 @@ def of_engine_options(found: dict[str, Any], model: Any) -> dict[str, Any]:
     if "expert_skew" in found or "dcp" in found:
         asked = asked[:4]  # one engine's would refuse these
     return pick(asked)
+
+
+def of_prefix_cache(found: dict[str, Any], model: Any) -> dict[str, Any]:
+    """The prefix cache of designs that share nothing, by a draw of its own; often of hybrids, whose states it keeps."""
+    rng = random.Random(f"prefix cache {found!r}")
+    shares = "prefix_tokens" in found or "samples" in found
+    if found.get("memory") == "paper" or not found.get("kv_cache", True) or "calibrated" in found or shares:
+        return {}
+    often = 0.3 if model.state_bytes else 0.03
+    return {"prefix_cache": rng.choice(("on", "off", "off"))} if rng.random() < often else {}
 
 
 #: a design whose memory a server's log had

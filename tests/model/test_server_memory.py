@@ -784,6 +784,34 @@ def test_sglang_runs_as_many_requests_as_have_places_for_states():
         dse.evaluate("h100", "qwen3.5-9b", "bf16", stack="sglang", state_slots=4)
 
 
+def test_without_a_prefix_cache_a_request_takes_one_state():
+    """Of SGLang those of the share, one each, or where `max_num_seqs` is said one for each of so many in place of a
+    share (KVCacheConfigurator._handle_max_mamba_cache); of vLLM one block a group in place of two, before 0.21 one
+    anyway. What has no states is alike, and what a prefix shares is not kept."""
+    asked = {"batch": None, "input_tokens": 512, "output_tokens": 64}
+    off = {**asked, "prefix_cache": "off"}
+    sglang = dse.evaluate("h100", "qwen3.5-9b", "bf16", stack="sglang", **off)
+    assert sglang.max_batch == int(sglang.free_bytes * 0.9 / 1.9 / sglang.state_bytes)
+    few = dse.evaluate("h100", "qwen3.5-9b", "bf16", stack="sglang", max_num_seqs=64, **off)
+    assert few.max_batch == 64
+    assert few.free_bytes == sglang.free_bytes - 64 * sglang.state_bytes
+    plan = build(catalog.model("qwen3.5-9b"), "fp16")
+    blocks = [
+        Point(catalog.device("h100"), plan, Workload(stack=stack, prefix_cache=cache)).design.memory.state_blocks
+        for stack in ("vllm", "vllm@0.20.1")
+        for cache in ("on", "off")
+    ]
+    assert blocks == [6, 3, 3, 3]  # 24 layers with states to 8 of attention
+    on, off = (dse.evaluate("h100", "llama3.1-8b", "bf16", **{**asked, "prefix_cache": c}) for c in ("on", "off"))
+    assert on.max_batch == off.max_batch
+    with pytest.raises(InputError, match="prefix-cache = off: no prompt is shared: leave out --samples, or keep"):
+        dse.evaluate("h100", "llama3.1-8b", "bf16", prefix_cache="off", samples=2)
+    with pytest.raises(InputError, match="max-num-seqs = 4: a request takes 1 state: give 8 or more"):
+        dse.evaluate(
+            "h100", "qwen3.5-9b", "bf16", stack="sglang", tp=8, dp_attention=True, max_num_seqs=4, prefix_cache="off"
+        )
+
+
 @pytest.mark.parametrize(
     ("model", "stack", "says"),
     [

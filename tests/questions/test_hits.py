@@ -187,6 +187,7 @@ def test_a_trace_on_a_full_server(tmp_path):
         ({"trace": "azure-conv"}, "trace = azure-conv: has no block hashes: give a .jsonl file"),
         ({}, "sessions is missing"),
         ({"sessions": 2, "host_format": "fp8"}, "host_format = 'fp8': has no effect without --host-cache"),
+        ({"sessions": 2, "prefix_cache": "off"}, "prefix-cache = off: then no prompt is found: leave it out"),
         ({"sessions": 2, "batching": "static"}, "batching = static: waits for whole batches"),
         ({"sessions": 2, "stack": "llama.cpp"}, "stack = llama.cpp: a slot keeps its own last prompt"),
     ],
@@ -199,3 +200,12 @@ def test_what_is_wrong_is_a_line(asked, message):
 def test_too_many_turns_are_refused():
     with pytest.raises(LimitError, match="ask for fewer"):
         requests_of_agents(Agents(100_000, 100, 10, 1.0, 0, 1), 1.0)
+
+
+def test_no_more_requests_run_than_have_places_for_their_states():
+    """Of SGLang: five states a request, in 0.9 / 1.9 of the pool."""
+    asked = {"sessions": 200, "turns": 2, "growth": 500, "think": "1 s", "stack": "sglang"}
+    row = dse.hits("h100", "nemotron-nano-12b-v2", ["fp16"], **asked).rows[0]
+    found = dse.evaluate("h100", "nemotron-nano-12b-v2", "fp16", stack="sglang", input_tokens=500, output_tokens=256)
+    assert row["running"] <= found.max_batch
+    assert row["waiting"] > 0

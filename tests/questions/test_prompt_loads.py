@@ -106,14 +106,13 @@ def test_fewer_bits_hold_more_sessions_on_fewer_servers(forty):
     assert "Without its prefix cache" in forty.text()
     later = {**ASKED, "max_ttft": "30 s", **AGENTS}
     on, off = (
-        dse.recommend(devices=["h100", "h200"], sessions=40, no_prefix_cache=is_off, **later)
-        for is_off in (False, True)
+        dse.recommend(devices=["h100", "h200"], sessions=40, prefix_cache=cache, **later) for cache in (None, "off")
     )
     assert off.best["usd_per_hour"] > on.best["usd_per_hour"]
     assert off.best["hit_rate"] == 0
     assert "--no-enable-prefix-caching" in off.command
     alike = next(s for s in off.search.grid.servers if s.name == on.first.server.name)
-    assert on.search.demand.load.without_cache(on.first.server) == alike.holds
+    assert on.first.server.in_settings({"prefix_cache": "off"}).holds == alike.holds
 
 
 def test_host_memory_is_used_where_it_holds_more_and_the_command_says_it():
@@ -144,7 +143,7 @@ def test_sglang_says_its_host_memory_by_device():
     found = dse.recommend(devices=["h100"], **asked, **HOST)
     hosted = [s for s in found.search.grid.servers if s.most and found.search.demand.load.flags(s)]
     assert all("--enable-hierarchical-cache --hicache-size 64" in server.command.line for server in hosted)
-    off = dse.recommend(devices=["h100"], no_prefix_cache=True, **{**asked, "max_ttft": "30 s"})
+    off = dse.recommend(devices=["h100"], prefix_cache="off", **{**asked, "max_ttft": "30 s"})
     assert "--disable-radix-cache" in off.command
 
 
@@ -188,7 +187,7 @@ def test_a_trace_by_hand(tmp_path):
     assert best["hit_rate"] == pytest.approx(19 / 21, rel=1e-3)
     assert (best["input_tokens"], best["output_tokens"]) == (512 * 21 / 2, 64)
     assert "--max-model-len 10304" in found.command
-    off = dse.recommend(**TRACE, trace=trace_file(tmp_path), max_ttft="2 s", no_prefix_cache=True)
+    off = dse.recommend(**TRACE, trace=trace_file(tmp_path), max_ttft="2 s", prefix_cache="off")
     assert off.first.server.holds < found.first.server.holds
     faster = dse.recommend(**TRACE, trace=trace_file(tmp_path), rate=30, max_ttft="2 s")
     assert faster.first.load == 30
@@ -230,7 +229,7 @@ def test_a_default_that_has_no_effect_is_refused_too(option, run):
         ({"requests": 3, "trace": "azure-conv"}, "cannot stand beside --requests"),
         ({"rate": 3, "turns": 2}, "turns = 2: has no effect without --sessions"),
         ({"rate": 3, "growth": 2000}, "growth = 2000: has no effect without --sessions"),
-        ({"rate": 3, "no_prefix_cache": True}, "without --sessions or --trace"),
+        ({"sessions": 3, "prefix_cache": "off", **HOST}, "with --prefix-cache off: it keeps what"),
         ({"sessions": 3, "input_tokens": 20}, "has no effect with --sessions"),
         ({"sessions": 3, "objective": "energy"}, "is not known of prompts that are found"),
         ({"sessions": 3, "growth": 9000}, "the longest context is 131,072"),
@@ -238,7 +237,6 @@ def test_a_default_that_has_no_effect_is_refused_too(option, run):
         ({"sessions": 3, "max_tpot": "1 ms"}, "nothing surely keeps TPOT 1 ms"),
         ({"trace": "no-such.jsonl"}, "cannot be read: no such file"),
         ({"trace": "azure-cnv"}, "did you mean azure-conv"),
-        ({"trace": "azure-conv", "no_prefix_cache": True}, "names no blocks of its prompts"),
         ({"trace": "azure-conv", **HOST}, "names no blocks of its prompts"),
     ],
 )

@@ -92,8 +92,9 @@ def holds_rate(asked, design, rate):
 
 
 def twin(asked):
-    """The least USD an hour and the deployments that cost it: devices, format, tp, pp, servers, type of states and
-    settings; each by itself. States in fewer bits than the model's count where nothing else holds the load."""
+    """The least USD an hour and the deployments that cost it: devices, format, tp, pp, servers, type of states, prefix
+    cache and settings; each by itself. States in fewer bits than the model's count where nothing else holds the load.
+    """
     held = holds_rate if "rate" in asked else holds_at_once
     costs = {}
     for device in asked["devices"]:
@@ -104,13 +105,15 @@ def twin(asked):
                 more |= {"tp": tp, "pp": pp, "stack": asked["engines"][0]}
                 ways = [more, {**more, "ep": tp}] if "oss" in asked["model"] and tp > 1 else [more]
                 ways += [{**more, "state_type": "bfloat16"}] * (asked["model"] == HYBRID)
+                ways += [{**way, "prefix_cache": "off"} for way in ways] * (asked["model"] == HYBRID)
                 for way, settings in product(ways, settings_of(asked)):
                     way = way | settings | ({"pp_batches": 1} if "rate" in asked and pp > 1 else {})
                     for n in count(1):
                         load = asked["rate"] / n if "rate" in asked else math.ceil(asked["requests"] / n)
                         if held(asked, (device, asked["model"], quantizer, way), load):
                             of_settings = tuple(way.get(name) for name in SETTINGS)
-                            name = device, quantizer, tp, pp, way.get("ep", 1), n, way.get("state_type"), of_settings
+                            of_hybrid = way.get("state_type"), way.get("prefix_cache")
+                            name = device, quantizer, tp, pp, way.get("ep", 1), n, *of_hybrid, of_settings
                             costs[name] = n * tp * pp * usd
                             break
                         if load < 0.02 or n == asked.get("requests"):
@@ -132,12 +135,16 @@ def test_the_cheapest_is_that_of_every_deployment_evaluated_by_itself(seed):
     best = dse.recommend(**asked).best
     assert best["usd_per_hour"] == pytest.approx(usd)
     name = best["device"].lower(), *(best[name] for name in ("quantizer", "tp", "pp", "ep", "n_servers"))
-    name = *name, best["settings"].get("state_type")
+    name = *name, best["settings"].get("state_type"), best["settings"].get("prefix_cache")
     said = {key: asked[key] for key in SETTINGS if key in asked}
     assert (*name, tuple({**said, **best["settings"]}.get(key) for key in SETTINGS)) in names
     # the engine's own settings, where they do as well
     own = tuple(said.get(key) for key in SETTINGS)
     assert not {*best["settings"]} & {*SETTINGS} or (*name, own) not in names
+    # and its prefix cache, where as cheap a server in as many bits keeps it
+    assert best["settings"].get("prefix_cache") is None or not any(
+        kept is None for _, quantizer, *_, kept, _ in names if quantizer == best["quantizer"]
+    )
 
 
 ASKED = {"model": "qwen3-32b", "input_tokens": 4096, "output_tokens": 500, "max_tpot": "30 ms", "max_ttft": "1 s"}

@@ -66,6 +66,7 @@ VALUES = {
     "state_type": ["float16", "int8"],
     "state_slots": [64],
     "state_share": [0.5],
+    "prefix_cache": ["off", "on"],
     "cuda_graphs": [False],
     "cuda_graph_max_bs": [64],
     "tower": [False],
@@ -172,7 +173,8 @@ def check(stack, device, model, asked):
         if want == form.default:  # open, and written all the same
             assert name not in OPEN or got == OPEN[name](work), name
         else:
-            is_own = (name, want) in (("pp_batches", work.pp), ("batching", servers.batching(stack, work.stack)))
+            usual = {"pp_batches": work.pp, "batching": servers.batching(stack, work.stack), "prefix_cache": "on"}
+            is_own = usual.get(name) == want
             is_slots = stack == "llama.cpp" and name == "max_model_len"
             is_said = any(word in lacking for word in SAID.get(name, (form.title or form.name,)))
             assert is_own or is_slots or is_said, f"{name} = {want!r}, read back {got!r}"
@@ -573,6 +575,9 @@ def test_flags_are_spellings_that_their_fields_declare_but_for_those_of_one_engi
         "--disable-decode-cuda-graph",
         "--disable-prefill-cuda-graph",
         "--swa-full",
+        "--no-enable-prefix-caching",
+        "--disable-radix-cache",
+        "--no-cache-prompt",
         "--no-kv-offload",
         "--no-mmproj",
         "--quantization",

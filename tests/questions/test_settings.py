@@ -129,6 +129,61 @@ def test_smaller_states_are_told_and_taken_where_nothing_else_holds_the_load():
         dse.recommend(**STATES, budget=budget, max_drop=0.2)
 
 
+#: of a hybrid that SGLang keeps five states a request of
+CACHED = {**HYBRID, "engines": ["sglang"], "most": 2, "input_tokens": 2048, "output_tokens": 500, "max_tpot": "40 ms"}
+
+
+def test_a_hybrid_goes_without_its_prefix_cache_where_that_saves_servers():
+    found, kept = (dse.recommend(**CACHED, requests=140, **more) for more in ({}, {"prefix_cache": "on"}))
+    first = found.first
+    assert found.best["settings"]["prefix_cache"] == "off"
+    assert first.usd_per_hour < kept.first.usd_per_hour
+    assert "prefix cache on and off" in found.search.text
+    assert "prefix cache" not in kept.search.text
+    read = server_flags.read(found.command)
+    assert (read.values["prefix_cache"], read.left_out) == ("off", [])
+    said = " ".join(found.text().split())
+    held = next(s.holds for s in kept.search.grid.servers if s.name == first.server.name)
+    assert f"a server holds {first.server.holds:.0f}, with it {held:.0f}" in said
+    assert f"With it: {kept.first.usd_per_hour:.2f} USD an hour" in said
+    assert found.runner_up.server.name != first.server.name
+    today = "python -m sglang.launch_server --model-path nvidia/NVIDIA-Nemotron-Nano-12B-v2"
+    steps = dse.recommend(**CACHED, requests=140, start=today).changes.single
+    assert [(step.what, step.fleet.usd_per_hour) for step in steps] == [("--disable-radix-cache", first.usd_per_hour)]
+    # as cheap a server keeps it
+    few = dse.recommend(**CACHED, requests=20)
+    assert few.best["settings"] == {}
+    twin = few.first.server.in_settings({"prefix_cache": "off"})
+    assert (twin.holds > few.first.server.holds, few.search.fleet(twin, few.search.demand).n_servers) == (True, 1)
+
+
+@quick_first(1, "load", [{"requests": 60}, {"rate": 3.0, "max_ttft": "3 s"}])
+def test_no_setting_of_a_server_without_a_prefix_cache_holds_more_than_is_thought(load):
+    """SGLang sets aside a state for each of the requests that its flag allows, so more of them may leave room for
+    fewer."""
+    found = dse.recommend(**CACHED, **load).search
+    for server in (one for one in found.grid.servers if not one.keeps_prompts and one.most):
+        holds = [server.in_settings(changed).holds if changed else server.holds for changed in every(server)]
+        assert 0 < max(holds) <= settings.most(server) * TIE
+        best = settings.holding(server, float(found.demand.amount))
+        assert best.count(found.demand.amount) == min(math.ceil(found.demand.amount / n) for n in holds if n)
+
+
+@each(
+    ("model", "asked", "costs"),
+    [
+        ("nemotron-nano-12b-v2", {"stack": "vllm"}, True),
+        ("qwen3-next-80b-a3b", {"stack": "sglang"}, True),
+        ("qwen3-next-80b-a3b", {"stack": "vllm@0.20.1"}, False),  # hybrids keep none there
+        ("qwen3-next-80b-a3b", {"stack": "trtllm"}, False),
+        ("qwen3-next-80b-a3b", {"stack": "sglang", "prefix_cache": "on"}, False),
+        ("gpt-oss-20b", {"stack": "vllm"}, False),
+    ],
+)
+def test_the_prefix_cache_is_tried_off_where_it_takes_states(model, asked, costs):
+    assert grid.cache_costs(catalog.device("h100"), catalog.model(model), Workload(**asked)) is costs
+
+
 @each(
     ("model", "asked", "types"),
     [

@@ -17,13 +17,14 @@ from dse.operations.declare import Console
 from dse.operations.questions import PredictLoad
 from dse.operations.recommend import Recommend
 from dse.questions import load
+from dse.questions.grid import AXES
 from dse.questions.recommend import Recommendation
 from dse.questions.search import Fleet
 from dse.questions.server_design import RequestsAtRate
 from dse.specs.workload import SETTINGS
 
 #: what a design takes of a recommended server's workload
-OF_SERVER = ("stack", "weights", "tp", "pp", "ep", "dp_attention", "dcp", *SETTINGS)
+OF_SERVER = ("stack", "weights", "tp", "pp", "ep", "dp_attention", "dcp", *AXES, *SETTINGS)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,15 @@
 from collections.abc import Mapping
 from typing import Any
 
-from dse.model.capacity import blocks_of_request, counts_blocks, longest_tokens, n_blocks, token_blocks, whole_blocks
+from dse.model.capacity import (
+    blocks_of_request,
+    counts_blocks,
+    longest_tokens,
+    most_of_states,
+    n_blocks,
+    token_blocks,
+    whole_blocks,
+)
 from dse.model.facts import Facts
 from dse.model.formulas import activations, capacity, kv_cache
 from dse.model.peak_memory import activation_tokens
@@ -343,8 +351,7 @@ def max_batch(at: Facts) -> Derivation:
         most |= {"samples": at.work.samples}
     memory, of_states = at.design.memory, ""
     if memory.state_share_bits or memory.most_of_states:
-        n_states = memory.most_of_states or at.point.free_bytes * at.point.unit // memory.state_share_bits
-        most |= {"requests_with_states": n_states}
+        most |= {"requests_with_states": most_of_states(at.design, at.point.free_bytes * at.point.unit)}
         of_states = ", at most requests_with_states"
     rule = capacity.max_batch if at.work.samples == 1 else capacity.most_answers
     return how(
