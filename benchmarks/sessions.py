@@ -1,6 +1,6 @@
 """How much memory the explorer takes over many hours: sessions that each open one design after another, on all pages.
 
-    python benchmarks/sessions.py [--sessions 50] [--runs 12000]
+    python -m benchmarks.sessions [--sessions 50] [--runs 12000]
 
 Each session is told to a server as a browser tells it, without the browser; all of them leave and come anew ten times.
 12,000 runs are eight hours of fifty readers who change something every two minutes, one after the other: in eight hours
@@ -20,7 +20,7 @@ from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.typing import Origin, Subprotocol
 
-from explorer import serve
+from benchmarks.explorer import serve
 
 PAGES = ("answer", "size", "why", "answer", "trust")
 MODELS = ("llama3.1-8b", "qwen3-32b", "llama3.1-70b", "gpt-oss-120b", "deepseek-v3", "gemma3-12b")

@@ -37,8 +37,8 @@ def show(bench: Bench, address: str) -> None:
     with st.container(horizontal=True, vertical_alignment="bottom"):
         widgets.draw(form.COMPARED, width="stretch")
         widgets.draw(form.DATA, width=260)
-        wrong = dumps.load(form.DATA.key)
-    widgets.lines(wrong)
+        with st.popover("Own dump"):
+            dumps.OWN.draw()
     with widgets.said():
         name, names = values[form.DATA.key], form.compared_of(bench)
         show_compared(name, names, address)

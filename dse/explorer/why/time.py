@@ -12,6 +12,7 @@ from dse.explorer.bench import BenchRow
 from dse.explorer.request import PointRequest
 from dse.figures import FIGURES
 from dse.figures.charts import design_bars
+from dse.figures.charts.operations import MAX_NAMED
 from dse.model import engine
 from dse.model.point import Point
 from dse.operations.face import python_of
@@ -56,12 +57,9 @@ def show_step(rows: Sequence[BenchRow], address: str) -> None:
     """Time of a decode step by part, a bar a design."""
     shown = [(row.name, row.result) for row in rows]
     made = downloads.made_by([request.operation(row.request) for row in rows], address)
-    names = figure.beside([row.name for row in rows])
-    chart = design_bars.step_time(shown, bool(names))
+    chart = design_bars.step_time(shown, 1 < len(rows) <= MAX_NAMED)
     st.markdown(f"**{chart.title}**")
-    st.html(figure.legend(chart))
-    drawn = figure.bars(chart, names)
-    downloads.show("step", chart, partial(design_bars.table, shown), made, drawn, titled=False)
+    downloads.show("step", chart, partial(design_bars.table, shown), made, figure.tall(chart), titled=False)
 
 
 def show_roofline(rows: Sequence[BenchRow], current: BenchRow, address: str) -> None:
