@@ -20,7 +20,7 @@ HEIGHT = 400
 TEXT_PX = 13
 SMALL_PX = 11
 #: characters of a category from which on it takes two lines
-_LONG = 30
+_LONG = 22
 #: height of a line of a chart of categories
 LINE_PX = 18
 #: characters of the numbers of an axis beside long names, which leave little room

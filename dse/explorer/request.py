@@ -109,7 +109,7 @@ class PointRequest:
 _device, _model = lru_cache(maxsize=64)(uploads.device), lru_cache(maxsize=64)(uploads.model)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=32)
 def _plan(asked: PointRequest) -> kv_layout.KvPlan:
     return kv_layout.build(asked.model_spec(), *map(asked.bits().attached, asked.quantizer_specs()))
 

@@ -91,7 +91,7 @@ def show_compared(name: str, names: tuple[str, ...], address: str) -> None:
                 downloads.show("compared", chart, lambda: table, made, drawn=drawn, verdict=lambda: said)
         with right:
             shown = table.assign(output_error=100 * table["output_error"])[list(_COLUMNS)].rename(columns=_COLUMNS)
-            st.dataframe(shown.round(3), hide_index=True)
+            st.dataframe(shown.round(1).assign(**{"stored bits": shown["stored bits"].round(3)}), hide_index=True)
             st.download_button(
                 "Measurement file",
                 lambda: measurements.to_json(measurement_of(held, results)),

@@ -58,8 +58,7 @@ def show_step(rows: Sequence[BenchRow], address: str) -> None:
     shown = [(row.name, row.result) for row in rows]
     made = downloads.made_by([request.operation(row.request) for row in rows], address)
     chart = design_bars.step_time(shown, 1 < len(rows) <= MAX_NAMED)
-    st.markdown(f"**{chart.title}**")
-    downloads.show("step", chart, partial(design_bars.table, shown), made, figure.tall(chart), titled=False)
+    downloads.show("step", chart, partial(design_bars.table, shown), made, figure.tall(chart))
 
 
 def show_roofline(rows: Sequence[BenchRow], current: BenchRow, address: str) -> None:
@@ -77,8 +76,7 @@ def show_roofline(rows: Sequence[BenchRow], current: BenchRow, address: str) -> 
         address,
     )
     chart = FIGURES["operations"].chart(table)
-    st.markdown(f"**{widgets.escaped(chart.title)}**")
-    downloads.show("operations", chart, partial(cached_table, designs), made, titled=False)
+    downloads.show("operations", chart, partial(cached_table, designs), made)
     if left:
         st.caption(widgets.escaped(f"Of another device or model, and not in this figure: {', '.join(left)}."))
 

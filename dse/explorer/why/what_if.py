@@ -140,5 +140,4 @@ def _show(question: WhatIf, address: str) -> None:
             title = f"{chart.title.partition(',')[0]}: {panel.title}" if len(chart.panels) > 1 else chart.title
             single = replace(chart, panels=(panel,), title=title, notes=() if i else chart.notes)
             with place:
-                st.markdown(f"**{widgets.escaped(title)}**")
-                downloads.show(f"{question.what}-{i}", single, lambda: answer.table, made, drawn(single), titled=False)
+                downloads.show(f"{question.what}-{i}", single, lambda: answer.table, made, drawn(single))
