@@ -9,10 +9,10 @@ from typing import Any
 import matplotlib.ticker  # noqa: F401 here, in one thread: two parts of a page would each find it half imported
 import pandas as pd
 
-from dse.figures import FIGURES
 from dse.figures.charts.interactivity import source_of
 from dse.figures.drawing import names, style, to_plotly
 from dse.figures.drawing.chart import Chart
+from dse.figures.registry import DECLARED
 from dse.questions import interactivity
 from dse.questions.interactivity import Interactivity
 
@@ -46,7 +46,7 @@ def speeds(answer: Interactivity, chosen_rows: Sequence[tuple[str, Mapping[str, 
     models = " / ".join(dict.fromkeys(map(str, table["model"])))
     # bands of many lines hide each other
     about = {**source_of(answer).about, "notes": (), "best": [], "has_bands": len(dots) <= _BANDED}
-    chart = FIGURES["interactivity"].chart(table.assign(model=models), about)
+    chart = DECLARED["interactivity"].chart(table.assign(model=models), about)
     if not dots:
         return chart
     panel = chart.panels[0]

@@ -82,7 +82,7 @@ def verdict(app):
 
 
 def title(app):
-    return plain([text.value for text in app.markdown if text.value.startswith("**")][-1].strip("*"))
+    return plain([text.value for text in app.main.markdown if text.value.startswith("**")][-1].strip("*"))
 
 
 def test_the_page_runs_and_follows_its_widgets():
