@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import matplotlib.ticker  # noqa: F401 here, in one thread: two parts of a page would each find it half imported
 import pandas as pd
 
 from dse.figures.charts.interactivity import source_of
