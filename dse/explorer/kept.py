@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 #: files that the explorer keeps for all sessions together, and for how long after they were last used
 MAX_FILES, KEEP_S = 64, 8 * 3600.0
-_ADDRESS = re.compile(r"(.{1,80})(?:@[0-9a-f]{16}| \(loaded\))")
+_ADDRESS = re.compile(r"(.{1,80})(?:@(?:[0-9a-f]{16}|loaded)| \(loaded\))")
 
 
 class File(Protocol):
