@@ -1,13 +1,14 @@
 """How fast the explorer answers in Chromium: the first page after start, a field's new numbers and figure, a page, the
 first visit of dumps.
 
-    python benchmarks/explorer.py [--tabs 20] [--against CHECKOUT --page P --field LABEL --number CSS --figure NAME]
+    python -m benchmarks.explorer [--tabs 20] [--against CHECKOUT --page P --field LABEL --number CSS --figure NAME]
 
 `--against` measures a page of another checkout in the same run: its address, the field that is moved, where its
 numbers stand, a figure's key.
 
 Times are the best and the median of several, beside a page of one slider and one figure on the same server software
-in the same run: what Streamlit and the browser take by themselves. Needs playwright and Chromium.
+in the same run: what Streamlit and the browser take by themselves. Beside them stands the processor time of the server,
+which other work on the machine changes less. Needs playwright and Chromium.
 """
 
 import argparse
@@ -107,6 +108,12 @@ def lab(page: Page, open_it: Callable[[], object]) -> tuple[float, float]:
     return first, time.perf_counter() - start
 
 
+def cpu_s(server: subprocess.Popen[bytes]) -> float:
+    """Seconds of processor that a server has taken."""
+    ticks = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+
+
 def moves(page: Page, read: str, label: str = FIELD) -> list[float]:
     """Seconds from Enter in a field until what `read` gives is another, for several moves."""
     page.get_by_test_id("stStatusWidget").wait_for(state="detached", timeout=60_000)
@@ -199,8 +206,11 @@ def main() -> None:
                 say("  all of it", [whole for _, whole in found])
             page = browser.new_page(viewport={"width": 1280, "height": 800})
             drawn(page, f"{address}/?batch=64")
+            before = cpu_s(server)
             numbers = moves(page, OF_TEXT % CARD)
             say("answer: field to the opened row's numbers", numbers)
+            ours = (cpu_s(server) - before) / MOVES
+            print(f"{'':<44} {ours:.3f} s of the server's processor a move")
             figures: dict[str, list[float]] = {}
             say("page switch: link to heading", switches(page))
             for path, name in FIGURES:
@@ -210,7 +220,7 @@ def main() -> None:
                 figures[name] = moves(page, OF_FIGURE % name)
                 say(f"{path}: field to the new {name}", figures[name])
             if given.against:
-                beside(browser, given, numbers, figures["speeds"])
+                beside(browser, given, numbers, figures["speeds"], ours)
             if tabs:
                 together(browser, address, tabs)
         finally:
@@ -218,7 +228,7 @@ def main() -> None:
             browser.close()
 
 
-def beside(browser: Browser, given: argparse.Namespace, numbers: list[float], figure: list[float]) -> None:
+def beside(browser: Browser, given: argparse.Namespace, numbers: list[float], figure: list[float], cpu: float) -> None:
     """The same moves on a page of another checkout."""
     server, address = serve("dse", "app", "--", root=given.against.resolve())
     try:
@@ -227,11 +237,13 @@ def beside(browser: Browser, given: argparse.Namespace, numbers: list[float], fi
             ("figure", figure, OF_FIGURE % given.figure),
         ):
             page = browser.new_page(viewport={"width": 1280, "height": 800})
-            opened = drawn(page, f"{address}/{given.page}")
+            opened, before = drawn(page, f"{address}/{given.page}"), cpu_s(server)
             other = moves(page, read, given.field)
+            theirs = (cpu_s(server) - before) / MOVES
             say(f"{given.against.name}/{given.page}: field to new {what}", other)
             ratio = statistics.median(ours) / statistics.median(other)
             print(f"{'':<44} ours takes {ratio:.2f} of it in the median; it opens in {opened:.2f} s")
+            print(f"{'':<44} {theirs:.3f} s of its processor a move, of which ours takes {cpu / theirs:.2f}")
     finally:
         server.terminate()
 

@@ -1,6 +1,6 @@
 """How much memory the explorer takes over many hours: sessions that each open one design after another, on all pages.
 
-    python benchmarks/sessions.py [--sessions 50] [--runs 12000]
+    python -m benchmarks.sessions [--sessions 50] [--runs 12000] [--pages answer,why,trust]
 
 Each session is told to a server as a browser tells it, without the browser; all of them leave and come anew ten times.
 12,000 runs are eight hours of fifty readers who change something every two minutes, one after the other: in eight hours
@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import random
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlencode
@@ -20,7 +21,7 @@ from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.typing import Origin, Subprotocol
 
-from explorer import serve
+from benchmarks.explorer import serve
 
 PAGES = ("answer", "size", "why", "answer", "trust")
 MODELS = ("llama3.1-8b", "qwen3-32b", "llama3.1-70b", "gpt-oss-120b", "deepseek-v3", "gemma3-12b")
@@ -59,7 +60,9 @@ async def run(socket: ClientConnection, page: str, query: str) -> None:
             return
 
 
-async def reader(server: str, seed: int, n_runs: int, places: asyncio.Semaphore, done: list[int]) -> None:
+async def reader(
+    server: str, seed: int, n_runs: int, pages: Sequence[str], places: asyncio.Semaphore, done: list[int]
+) -> None:
     """Sessions of one reader, one after another, ten rounds in all."""
     choice = random.Random(seed)
     stream = server.replace("http", "ws") + "/_stcore/stream"
@@ -68,7 +71,7 @@ async def reader(server: str, seed: int, n_runs: int, places: asyncio.Semaphore,
         async with opened(max_size=None, open_timeout=600) as socket:
             for i in range(max(n_runs // 10, 1)):
                 async with places:
-                    await run(socket, PAGES[(seed + i) % len(PAGES)], address(choice))
+                    await run(socket, pages[(seed + i) % len(pages)], address(choice))
                 done.append(1)
 
 
@@ -81,11 +84,12 @@ def resident_mb(pid: int) -> float:
     return found
 
 
-async def watched(server: str, pid: int, sessions: int, n_runs: int) -> None:
+async def watched(server: str, pid: int, sessions: int, n_runs: int, pages: Sequence[str]) -> None:
     """All readers, and the memory as they go on."""
     done: list[int] = []
     start, places = time.monotonic(), asyncio.Semaphore(AT_ONCE)
-    readers = asyncio.gather(*(reader(server, seed, n_runs // sessions, places, done) for seed in range(sessions)))
+    share = n_runs // sessions
+    readers = asyncio.gather(*(reader(server, seed, share, pages, places, done) for seed in range(sessions)))
     told = 0
     while not readers.done():
         await asyncio.sleep(1)
@@ -102,10 +106,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sessions", type=int, default=50)
     parser.add_argument("--runs", type=int, default=12_000, help="of all sessions together")
+    parser.add_argument("--pages", default=",".join(PAGES), help="in turn; a search on Size takes most of the time")
     given = parser.parse_args()
     process, server = serve("dse", "app", "--")
     try:
-        asyncio.run(watched(server, process.pid, given.sessions, given.runs))
+        asyncio.run(watched(server, process.pid, given.sessions, given.runs, given.pages.split(",")))
     finally:
         process.terminate()
 

@@ -8,11 +8,11 @@ from typing import Any
 import pandas as pd
 
 from dse.core.units import plain
-from dse.explorer import names, request
+from dse.explorer import request
 from dse.explorer.badge import badge_of
 from dse.explorer.bench import Bench, BenchRow
 from dse.figures.drawing import style
-from dse.model import quality
+from dse.model import quality, results
 from dse.model.results import RESULT_UNITS
 from dse.questions import interactivity
 from dse.report import answers
@@ -63,8 +63,13 @@ _HEAD, _THIN = "font-weight:600", "display:flex;height:12px"
 _LINE = "display:flex;justify-content:space-between;font-size:0.85rem;gap:8px"
 #: numbers that are shown as every page and the command line show them
 _OF_SCORES = {"score_drop_frac": quality.drop_text, "sample_perplexity_frac": quality.rise_text}
-#: what a number of a card is called: the declared title of the result
-label = names.words
+
+
+def label(name: str) -> str:
+    """What a number is called: the title of the result, else its name in words."""
+    text = results.title(name)
+    text = text if text != name else name.replace("_", " ").replace(".", ": ", 1)
+    return text[:1].upper() + text[1:]
 
 
 def memory_parts(result: Mapping[str, Any]) -> dict[str, int]:
@@ -159,8 +164,8 @@ def is_met(name: str, result: Mapping[str, Any], values: Mapping[str, Any]) -> b
 def design_table(bench: Bench) -> pd.DataFrame:
     """The designs as a table, a row each: what a narrow screen shows first comes first."""
     first = next((row for row in bench.answered if row.result["feasible"]), None)
-    table = pd.DataFrame([_cells(bench, row, first) for row in bench.rows])
-    return table.loc[:, (table != "").any()]
+    cells = [_cells(bench, row, first) for row in bench.rows]
+    return pd.DataFrame(cells, columns=[column for column in cells[0] if any(row[column] for row in cells)])
 
 
 def _cells(bench: Bench, row: BenchRow, first: BenchRow | None) -> dict[str, str]:

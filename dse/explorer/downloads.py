@@ -77,7 +77,7 @@ def show(
     `st.plotly_chart` (`on_select="rerun"` to be told of clicks).
     """
     if titled:
-        st.subheader(escaped(chart.title), anchor=False)
+        st.markdown(f"**{escaped(chart.title)}**")
     event = st.plotly_chart(
         figure.unchecked(figure.fitted(chart) if drawn is None else drawn),
         key=name,

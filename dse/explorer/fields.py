@@ -4,12 +4,14 @@ The address holds the fields that differ from their defaults.
 """
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal
 
 from dse.core.errors import MAX_LINE, DseError, InputError, clean, did_you_mean, show
 from dse.core.field import Field
+from dse.explorer import kept
 
-_MAX_NAME = 40
+_MAX_NAME, _MAX_FILE = 40, 80
 #: longest text of a field, and so of its part of the URL
 MAX_TEXT = 400
 #: between the entries of a field of several choices: neither names nor parameters of quantizers hold it
@@ -48,8 +50,8 @@ def problem_of(field: Field, value: Any, values: Mapping[str, Any]) -> str:
     return ""
 
 
-def read(field: Field, text: str, values: Mapping[str, Any]) -> Any:
-    """The value that a text of the URL stands for. Raises InputError."""
+def read(field: Field, text: str, values: Mapping[str, Any], labels: Mapping[str, str] = MappingProxyType({})) -> Any:
+    """The value that a text of the URL stands for; `labels` as in `check_query`. Raises InputError."""
     sort, value = sort_of(field), text
     if sort in ("whole", "number"):
         value = field.read(clean(text, _MAX_NAME))
@@ -58,9 +60,12 @@ def read(field: Field, text: str, values: Mapping[str, Any]) -> Any:
             raise InputError(f"{field.key} = {show(text)}: must be yes or no")
         return text == "yes"
     elif sort in ("choice", "choices"):
-        named = {written(option): option for option in field.options()}
+        named = {written(option): option for option in field.options()} | dict(labels)
         parts = [part for part in text.split(SEPARATOR) if part] if sort == "choices" else [text]
         meant = field.meant or (lambda _: None)
+        if lost := next((part for part in parts if part not in named and kept.name_in(part)), ""):
+            name = clean(kept.name_in(lost), _MAX_FILE)
+            raise InputError(f"{field.key}: {name} was loaded in another session: load it again")
         meanings: Any = [named[part] if part in named else meant(part) or part for part in parts]
         value = meanings if sort == "choices" else meanings[0]
     if problem := problem_of(field, value, values):
@@ -85,10 +90,13 @@ def in_words(field: Field, value: Any) -> str:
     return f"{field.label}: {word:,}" if type(word) is int else f"{field.label}: {written(word)}"
 
 
-def check_query(fields: Sequence[Field], query: Mapping[str, Sequence[str]]) -> tuple[dict[str, Any], list[str]]:
+def check_query(
+    fields: Sequence[Field], query: Mapping[str, Sequence[str]], labels: Mapping[str, str] = MappingProxyType({})
+) -> tuple[dict[str, Any], list[str]]:
     """Every field's value, the default where the URL says nothing usable; and a line for each entry that is not.
 
-    The lines are clean: printable, and short enough for a message.
+    `labels` are this session's names of loaded files by what stands for them in addresses. The lines are clean:
+    printable, and short enough for a message.
     """
     values: dict[str, Any] = {}
     problems = []
@@ -100,7 +108,7 @@ def check_query(fields: Sequence[Field], query: Mapping[str, Sequence[str]]) -> 
         try:
             if len(texts) != 1:
                 raise InputError(f"{field.key}: given {len(texts):,} times: must be given once")
-            values[field.key] = read(field, texts[0], values)
+            values[field.key] = read(field, texts[0], values, labels)
         except DseError as error:
             problems.append(clean(error.lines()[0], MAX_LINE))
     known = [field.key for field in fields]

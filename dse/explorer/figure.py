@@ -1,20 +1,17 @@
 """Figures of `dse.figures` as the explorer shows them: the chosen design marked, the size and colors of the page."""
 
-import html
 import json
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import matplotlib.ticker  # noqa: F401 here, in one thread: two parts of a page would each find it half imported
 import pandas as pd
 
-from dse.figures import FIGURES
 from dse.figures.charts.interactivity import source_of
-from dse.figures.charts.operations import MAX_NAMED
 from dse.figures.drawing import names, style, to_plotly
-from dse.figures.drawing.chart import Chart, Series
+from dse.figures.drawing.chart import Chart
+from dse.figures.registry import DECLARED
 from dse.questions import interactivity
 from dse.questions.interactivity import Interactivity
 
@@ -22,19 +19,15 @@ HEIGHT = 400
 TEXT_PX = 13
 SMALL_PX = 11
 #: characters of a category from which on it takes two lines
-_LONG = 30
-#: width of a letter of `SMALL_PX`
-_LETTER_PX = 6.2
+_LONG = 22
 #: height of a line of a chart of categories
 LINE_PX = 18
 #: characters of the numbers of an axis beside long names, which leave little room
 _MANY = 16
 #: the legend stands above the plot, where no axis is; taller than this it would scroll
 _LEGEND_PX = 260
-#: pixels of a bar, of an entry of a legend (a row each on a phone), of the axis below
-_BAR_PX, _ENTRY_PX, _BELOW_PX = 44, 24, 55
-#: letters of a line of a name that a phone has room for beside a bar, and lines that a bar has room for
-_SHORT, _MOST_LINES = 22, 3
+#: pixels of an entry of a legend, a row each on a phone
+_ENTRY_PX = 24
 CLEAR = "rgba(0,0,0,0)"
 #: lines with bands around them
 _BANDED = 2
@@ -43,49 +36,25 @@ _GAP_PX, _LEFT_GAP_PX = 8, 16
 
 
 def speeds(answer: Interactivity, chosen_rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Chart | None:
-    """Throughput a device against the speed of each user, a line per named design with a star at its chosen batch,
-    beside measured servers. None where nothing fits."""
+    """Throughput a device against the speed of each user, a line per named design with a star of its color at its
+    chosen batch, beside measured servers. None where nothing fits."""
     if not answer.rows:
         return None
-    there = [(name, result) for name, result in chosen_rows if result["fits_whole_batch"]]
-    dots = [{**interactivity.kept(result), "system": name} for name, result in there]
+    dots = [{**interactivity.kept(row), "system": name} for name, row in chosen_rows if row["fits_whole_batch"]]
     table = pd.DataFrame([*answer.rows, *dots])
     models = " / ".join(dict.fromkeys(map(str, table["model"])))
     # bands of many lines hide each other
     about = {**source_of(answer).about, "notes": (), "best": [], "has_bands": len(dots) <= _BANDED}
-    chart = FIGURES["interactivity"].chart(table.assign(model=models), about)
-    results, names = [result for _, result in there], [name for name, _ in there]
-    return chosen(chart, results, names)
-
-
-def chosen(chart: Chart, results: Sequence[Mapping[str, Any]], lines: Sequence[str]) -> Chart:
-    """A chart of speeds with a star at each of `results` that fits, in the color of its line.
-
-    `lines` are the names of the results' lines, in their order; a star without a line is black.
-    """
+    chart = DECLARED["interactivity"].chart(table.assign(model=models), about)
+    if not dots:
+        return chart
     panel = chart.panels[0]
     colors = {series.name: series.color for series in panel.series if series.kind == "line"}
-    stars = [
-        Series(
-            name=style.CHOSEN,
-            kind="scatter",
-            x=(interactivity.speeds(result)[0],),
-            y=(interactivity.speeds(result)[1],),
-            color=colors.get(names.printed(line), style.BLACK),
-            marker="star",
-            size=1.8,
-            in_legend=False,
-        )
-        for result, line in zip(results, lines, strict=True)
-        if result["feasible"]
-    ]
-    if not stars:
-        return chart
-    x, y = [star.x[0] for star in stars], [star.y[0] for star in stars]
-    low, high = min(panel.x.low, *(0.95 * value for value in x)), max(panel.x.high, *(1.1 * value for value in x))
-    x_axis = replace(panel.x, low=low, high=high)
-    y_axis = replace(panel.y, high=max(panel.y.high, *(1.05 * value for value in y)))
-    panels = (replace(panel, x=x_axis, y=y_axis, series=(*panel.series, *stars)),)
+    stars = []
+    for dot in dots:
+        (x, y), color = interactivity.speeds(dot), colors.get(names.printed(dot["system"]), style.BLACK)
+        stars.append(replace(style.mark(style.KEY_CHOSEN, (x,), (y,), 1.8), color=color))
+    panels = (replace(panel, series=(*panel.series, *stars)),)
     return replace(chart, panels=panels, keys=(style.KEY_CHOSEN, *chart.keys))
 
 
@@ -127,38 +96,6 @@ def tall(chart: Chart, legend_px: int = 0) -> dict[str, Any]:
 def _on_lines(text: str) -> str:
     """A long category on several lines: a range in brackets on its own."""
     return text.replace(" (", "<br>(", 1) if " (" in text else "<br>".join(textwrap.wrap(text, _LONG))
-
-
-def beside(designs: Sequence[str]) -> list[str]:
-    """Names of the designs as figures print them, where they are few enough to stand beside their bars."""
-    return [names.printed(name) for name in designs] if 1 < len(designs) <= MAX_NAMED else []
-
-
-def legend(chart: Chart) -> str:
-    """Legend of bars as HTML: it takes as many lines as its place needs."""
-    keys = (
-        f'<span><span style="color:{series.color}" aria-hidden="true">&#9632;</span> {html.escape(series.name)}</span>'
-        for series in chart.legend()
-    )
-    return f'<div style="display:flex;flex-wrap:wrap;gap:0 1rem;font-size:0.85rem">{"".join(keys)}</div>'
-
-
-def bars(chart: Chart, designs: Sequence[str] = ()) -> dict[str, Any]:
-    """`fitted` for a bar a design, as high as these need, with `legend` above it.
-
-    Names of `designs` stand beside the bars, a few words a line, in letters that leave the bars room on a phone.
-    """
-    plot = fitted(chart, _GAP_PX + _BELOW_PX + _BAR_PX * len(chart.panels[0].y.ticks))
-    plot["layout"].update(showlegend=False)
-    if not designs:
-        return plot
-    layout = plot["layout"]
-    wrapped = {name: textwrap.wrap(name, _SHORT)[:_MOST_LINES] for name in designs}
-    texts = ["<br>".join(wrapped.get(text, [text])) for text in layout["yaxis"]["ticktext"]]
-    layout["yaxis"].update(tickfont={"size": SMALL_PX}, title={"text": ""}, ticktext=texts)
-    longest = max(len(line) for lines in wrapped.values() for line in lines)
-    layout["margin"]["l"] = 2 * _GAP_PX + round(_LETTER_PX * longest)
-    return plot
 
 
 def cells(chart: Chart) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 #: files that the explorer keeps for all sessions together, and for how long after they were last used
 MAX_FILES, KEEP_S = 64, 8 * 3600.0
-_ADDRESS = re.compile(r"(.{1,80})@([0-9a-f]{16}|loaded)")
+_ADDRESS = re.compile(r"(.{1,80})(?:@(?:[0-9a-f]{16}|loaded)| \(loaded\))")
 
 
 class File(Protocol):
@@ -29,12 +29,7 @@ _lock = threading.Lock()
 def address(file: File) -> str:
     """Stand-in for a file in an address, which nobody can guess without the file."""
     token = hashlib.sha256("\0".join((file.kind, file.name, file.text)).encode()).hexdigest()[:16]
-    return f"{_plain(file.name)}@{token}"
-
-
-def address_of_dump(label: str) -> str:
-    """Stand-in for a KV dump, which is too large to keep: its name, so that a missing dump can be named."""
-    return f"{_plain(label.removesuffix(' (loaded)'))}@loaded"
+    return f"{file.name.replace(';', '_')}@{token}"  # which stands between the values of an address
 
 
 def name_in(text: str) -> str:
@@ -73,7 +68,3 @@ def numbered(shown: str, chosen: str) -> str:
     """A file's name with the number that its name in the lists has, where it is not the first of that name."""
     number = re.search(r" \(loaded \w+ (\d+)\)$", chosen)
     return f"{shown} ({number[1]})" if number else shown
-
-
-def _plain(name: str) -> str:
-    return name.replace(";", "_")  # between the values of an address

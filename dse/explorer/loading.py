@@ -26,7 +26,8 @@ def draw(values: Mapping[str, Any], chosen: Callable[[Upload | Typed, str], None
     def keep(file: Any) -> None:
         st.session_state.pop(_CHECKED, None)
         if startup_log.is_one(file.name, file.getvalue()):
-            chosen(startup_log.question(*startup_log.keep(file), values), file.name)
+            startup_log.LOG.keep(file)
+            chosen(startup_log.question(*startup_log.LOG.held(), values), file.name)
             return
         upload, summary = uploads.read(file.name, file.getvalue())
         chosen(upload, uploads.keep(upload))
@@ -35,7 +36,7 @@ def draw(values: Mapping[str, Any], chosen: Callable[[Upload | Typed, str], None
     wrong = uploads.take(
         "load",
         "Device .toml, model .toml or config.json, plan .toml, measurement.json, a server's log or benchmark",
-        ["toml", *startup_log.TYPES],
+        [".toml", *startup_log.LOG.endings],
         "Checked as the commands do. A plan has a quantizer for each layer: `dse mix` writes one. "
         "Measured bits and errors of your own data: `dse measure` writes them. A server's start-up log, or the JSON of "
         "its benchmark, sets the question and this design; Trust compares it. All stays in the memory of this machine, "

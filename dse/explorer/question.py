@@ -6,7 +6,7 @@ from typing import Any
 import streamlit as st
 
 from dse.core.errors import DseError
-from dse.explorer import common_fields, find, loading, presets, state, tray, widgets
+from dse.explorer import common_fields, find, presets, state, tray, widgets
 from dse.explorer.bench import Bench
 from dse.explorer.fields import problem_of
 from dse.explorer.find import Typed
@@ -54,6 +54,8 @@ def draw(bench: Bench, wrong: Mapping[str, Sequence[str]]) -> None:
             _ask()
             files = st.popover("Files", key="question files", on_change="rerun")
             if files.open:
+                from dse.explorer import loading  # with all that reads logs: not before it is asked for
+
                 with files:
                     loading.draw(bench.values, _load)
             _more(bench, wrong)

@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from typing import Any
 
 from dse.core.errors import InputError
@@ -22,7 +23,6 @@ from dse.questions.interactivity import ALIKE
 from dse.questions.prompt_loads import Sessions
 from dse.questions.search import Fleet
 from dse.questions.server_design import Demand, RequestsAtOnce, RequestsAtRate, ServedLoad, ServerDesign
-from dse.report import listing, present
 from dse.serving.agents import Agents, check_agents
 from dse.specs import prices
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
@@ -79,15 +79,15 @@ class PointRequest:
 
     def device_spec(self) -> HardwareSpec:
         """The device. Raises InputError or SpecError."""
-        return uploads.device(self.device, self.edits, self.device_file)
+        return _device(self.device, self.edits, self.device_file)
 
     def model_spec(self) -> ModelSpec:
         """The model. Raises InputError or SpecError."""
-        return uploads.model(self.model, self.model_file)
+        return _model(self.model, self.model_file)
 
     def plan(self) -> kv_layout.KvPlan:
         """The model with its quantizers. Raises InputError or SpecError."""
-        return kv_layout.build(self.model_spec(), *map(self.bits().attached, self.quantizer_specs()))
+        return _plan(replace(self, work=_WORK, device="", edits="", device_file=NO_FILE))
 
     def bits(self) -> Bits:
         """Bits by closed forms, errors and measured bits as shipped or as loaded."""
@@ -103,6 +103,15 @@ class PointRequest:
         if not self.value_quantizer:
             return key, key
         return key, uploads.quantizer(self.value_quantizer_text, self.value_quantizer_file)
+
+
+#: kept, as a run of a page asks for each some ten times; with a file given they read nothing of a session
+_device, _model = lru_cache(maxsize=64)(uploads.device), lru_cache(maxsize=64)(uploads.model)
+
+
+@lru_cache(maxsize=32)
+def _plan(asked: PointRequest) -> kv_layout.KvPlan:
+    return kv_layout.build(asked.model_spec(), *map(asked.bits().attached, asked.quantizer_specs()))
 
 
 DEFAULT = PointRequest()
@@ -149,11 +158,6 @@ def _with(name: str, parameters: str) -> str:
     return f"{name}:{parameters.strip()}" if parameters.strip() else name
 
 
-def family_defaults(name: str) -> str:
-    """A family's parameters with their defaults, as one would write them; "-" where it has none, as a plan."""
-    return next((row["parameters"] for row in listing.list_quantizers() if row["name"] == name), "-")
-
-
 def operation(request: PointRequest, cls: type[Operation] = EvaluatePoint, **more: Any) -> Any:
     """The operation `cls` on the design, with fields of its own in `more`. Raises InputError."""
     key, value = (spec.name for spec in request.quantizer_specs())
@@ -167,6 +171,23 @@ def operation(request: PointRequest, cls: type[Operation] = EvaluatePoint, **mor
     }
     known = {field.name for field in fields(cls)}
     return cls(**{name: value for name, value in values.items() if name in known}, **more)
+
+
+def stored(point: PointRequest) -> QuantizerSpec:
+    """Quantizer of the keys, with the measured bits and errors of the design. Raises InputError."""
+    return point.bits().attached(point.quantizer_specs()[0])
+
+
+def with_files(asked: Operation, point: PointRequest, **more: Any) -> Any:
+    """An operation on `point`, as its command asks it, with what the reader's own files hold in place of their names.
+
+    `more` are fields that name other files. Raises InputError and SpecError.
+    """
+    keys, values = map(point.bits().attached, point.quantizer_specs())
+    held = {"device": point.device_spec(), "model": point.model_spec(), "quantizer": keys, "value_quantizer": values}
+    known = {field.name for field in fields(asked)}
+    held |= {"measurements": None}
+    return replace(asked, **{name: value for name, value in held.items() if name in known}, **more)
 
 
 #: the limit on a time, and how many of the field's units a second is
@@ -333,11 +354,6 @@ def server_of(asked: PointRequest, load: LoadRequest, name: str = "") -> ServerD
     demand = load.demand(asked.model_spec())
     work = demand.load.served(any_load(asked).work)
     return ServerDesign(name or asked.device, common.Candidate(asked.device_spec(), asked.plan()), work, demand)
-
-
-def explanation(request: PointRequest, name: str) -> str:
-    """Formula, values, units and sources behind one result, as `dse point --explain` prints them. Raises InputError."""
-    return present.explanation_text(present.explain(name, request.point()))
 
 
 def unquantized(request: PointRequest) -> PointRequest:

@@ -8,13 +8,14 @@ import streamlit as st
 from dse import quantizers
 from dse.core.errors import InputError, clean
 from dse.core.field import Field
-from dse.explorer import common_fields, question, request, state, tray, uploads, widgets
+from dse.explorer import common_fields, question, state, tray, uploads, widgets
 from dse.explorer.badge import badge_of
 from dse.explorer.bench import Bench, BenchRow
 from dse.explorer.fields import problem_of, sort_of
 from dse.explorer.tray import Tray
 from dse.explorer.widgets import escaped
 from dse.quantizers import layered
+from dse.report import listing
 from dse.specs import tokens
 from dse.specs.workload import HEADINGS, heading_of
 
@@ -217,8 +218,7 @@ def _current(bench: Bench, wrong: Mapping[str, list[str]]) -> None:
             widgets.draw(field, wrong.get(field.key, ()))
             if field is common_fields.PARAMETERS:
                 stored_by = quantizers.FAMILIES.get(values["quantizer"], layered.FAMILY)
-                defaults = request.family_defaults(values["quantizer"])
-                st.caption(escaped(f"{stored_by.title}. Defaults: {defaults}"))
+                st.caption(escaped(f"{stored_by.title}. Defaults: {listing.defaults_text(stored_by)}"))
         question.named(common_fields.OWN_DEVICE, values, wrong.get("own_device", ()))
         _device_numbers(values)
         question.named(common_fields.OWN_MODEL, values, wrong.get("own_model", ()))

@@ -8,22 +8,36 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from dse.core.errors import InputError, clean, show
+from dse.core.errors import InputError, show
 from dse.core.field import Field
 from dse.explorer import common_fields, uploads, widgets
 from dse.explorer.bench import Bench
 from dse.explorer.find import Typed, find, of_server
+from dse.explorer.own_file import OwnFile
 from dse.explorer.tray import OWN
 from dse.specs import catalog, device_names, releases, server_flags
 from dse.validate import bench_check, bench_result, check_log, own_server, startup_log
 from dse.validate.check_log import LogCheck
 from dse.validate.startup_log import StartupLog
 
-#: session key: name and values of the log, or the JSON of a benchmark
-_LOG = "explorer log"
-_MAX_NAME = 60
-#: what names of logs and benchmarks end with
-TYPES = ("log", "txt", "gz", "json")
+
+def _read(path: str, content: bytes) -> StartupLog | bytes:
+    """A log, or the JSON of a benchmark. Raises InputError."""
+    text = startup_log.text_of(content, path)
+    return text.encode() if bench_result.is_result(text.encode()) else startup_log.read(text)
+
+
+LOG = OwnFile(
+    field="log",
+    label="Log of vLLM, SGLang, TensorRT-LLM or llama.cpp, or a benchmark's JSON",
+    help="What the server printed as it started, or the result of `vllm bench serve` or SGLang's bench_serving, as "
+    "`dse check-log` takes them",
+    endings=(".log", ".txt", ".gz", ".json"),
+    max_bytes=startup_log.MAX_BYTES,
+    larger="give its start-up alone",
+    read=_read,
+    is_listed=False,
+)
 DEVICE = Field(
     name="log_device",
     label="GPU of the log",
@@ -37,19 +51,11 @@ DEVICE = Field(
 def draw(bench: Bench) -> None:
     """Take a log or the result of a benchmark, and show it beside the design that it describes."""
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        wrong = uploads.take(
-            "log",
-            "Log of vLLM, SGLang, TensorRT-LLM or llama.cpp, or a benchmark's JSON",
-            TYPES,
-            "What the server printed as it started, or the result of `vllm bench serve` or SGLang's bench_serving, up "
-            "to 2 MiB, as `dse check-log` takes them. It stays in the memory of this session.",
-            keep,
-        )
+        LOG.draw()
         widgets.draw(DEVICE, width=260)
-    widgets.lines(wrong)
-    if _LOG not in st.session_state:
+    name, log = LOG.held()
+    if not name:
         return
-    name, log = st.session_state[_LOG]
     with widgets.said():
         if isinstance(log, bytes):
             _show_benchmark(name, log, bench)
@@ -61,18 +67,6 @@ def is_one(name: str, content: bytes) -> bool:
     """Whether a file is a log or a benchmark's result: neither TOML nor other JSON."""
     is_json, marks = name.lower().endswith(".json"), (f'"{mark}"'.encode() for mark in bench_result.MARKS)
     return all(mark in content for mark in marks) if is_json else not name.lower().endswith(".toml")
-
-
-def keep(file: Any) -> tuple[str, StartupLog | bytes]:
-    """Keep in the session what a file says, and return it with its name: of a benchmark its JSON. Raises InputError."""
-    name = clean(file.name, _MAX_NAME)
-    st.session_state.pop(_LOG, None)
-    startup_log.refuse_larger(file.size, name)
-    text = startup_log.text_of(file.getvalue(), name)
-    is_benchmark = bench_result.is_result(text.encode())
-    st.session_state[_LOG] = name, text.encode() if is_benchmark else startup_log.read(text)
-    kept: tuple[str, StartupLog | bytes] = st.session_state[_LOG]
-    return kept
 
 
 def question(name: str, log: StartupLog | bytes, values: Mapping[str, Any]) -> Typed:

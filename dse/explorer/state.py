@@ -9,10 +9,9 @@ from urllib.parse import urlencode
 import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
-from dse.core.errors import clean
 from dse.core.field import Field
 from dse.explorer import kept
-from dse.explorer.fields import SEPARATOR, check_query, problem_of, query_of, sort_of
+from dse.explorer.fields import check_query, problem_of, query_of
 from dse.explorer.tray import Tray, design_of, is_former_text, read, text_of, values_of
 
 #: the part of an address behind its page: texts by key
@@ -23,8 +22,8 @@ _SHOWN_PROBLEMS = 5
 _MOST = 500
 #: session keys: Streamlit's pages by path; values by field, the page last drawn, what was wrong with the URL
 PAGES = "explorer pages"
-#: session keys: files of the reader's own by the name shown in the lists: specs, and a KV dump
-UPLOADS, DUMP = "explorer uploads", "explorer dump"
+#: session key: files of the reader's own by the name shown in the lists
+UPLOADS = "explorer uploads"
 _VALUES, _PAGE, _PROBLEMS = "explorer values", "explorer page", "explorer problems"
 #: keys of the address: the designs, and which of them is being changed, counted from 1
 DESIGNS, AT = "designs", "at"
@@ -65,9 +64,10 @@ def open_page(page: str, fields: Sequence[Field], design: Sequence[Field], openi
         known = {field.key for field in every} | {DESIGNS, AT, _TRAY}
         carried = {key: value for key, value in store.items() if key not in known}
         query = {key: texts for key, texts in query.items() if key not in carried}  # an address between two pages
-        query, lost = _files_of(every, query)
-        tray, unread = _tray_of(query, design, opening)
-        queried, problems = check_query(every, {key: texts for key, texts in query.items() if key not in (DESIGNS, AT)})
+        labels = {text: label for label, text in uploaded().items()}
+        tray, unread = _tray_of(query, design, opening, labels)
+        of_fields = {key: texts for key, texts in query.items() if key not in (DESIGNS, AT)}
+        queried, problems = check_query(every, of_fields, labels)
         is_former = any(field.key in query for field in design)
         if is_former:
             tray = tray.put(tray.at, design_of(queried, design))
@@ -80,7 +80,7 @@ def open_page(page: str, fields: Sequence[Field], design: Sequence[Field], openi
         store.update({**carried, **queried, _TRAY: tray})
         _seed(every, store)
         seeded = True
-        st.session_state[_PROBLEMS] = [*lost, *unread, *problems]
+        st.session_state[_PROBLEMS] = [*unread, *problems]
     elif first:
         for field in every:
             if problem_of(field, store.get(field.key, field.default), store):
@@ -94,9 +94,10 @@ def open_page(page: str, fields: Sequence[Field], design: Sequence[Field], openi
     return values
 
 
-def _tray_of(query: Mapping[str, list[str]], design: Sequence[Field], opening: Tray) -> tuple[Tray, list[str]]:
+def _tray_of(
+    query: Mapping[str, list[str]], design: Sequence[Field], opening: Tray, labels: Mapping[str, str]
+) -> tuple[Tray, list[str]]:
     """The tray of an address, and what of it cannot be used; fields of a design by themselves are a single one."""
-    labels = {text: label for label, text in uploaded().items()}
     text, at = (query.get(key, [""])[0] for key in (DESIGNS, AT))
     tray, problems = read(text, at, design, labels)
     if tray is None:
@@ -174,30 +175,6 @@ def set_tray(new: Tray, design: Sequence[Field]) -> None:
     put({**values_of(new.current, design), _TRAY: new})
 
 
-def _files_of(fields: Sequence[Field], query: Mapping[str, list[str]]) -> tuple[dict[str, list[str]], list[str]]:
-    """A query with loaded files by their names in this session's lists, and a line for each that it does not hold."""
-    labels = {text: label for label, text in uploaded().items()}
-    chosen = {field.key for field in fields if sort_of(field) in ("choice", "choices")}
-    changed, lost = {}, []
-    for key, texts in query.items():
-        if key not in chosen:
-            changed[key] = texts
-            continue
-        kept_texts = []
-        for text in texts:
-            parts = text.split(SEPARATOR)
-            missing = [part for part in parts if part not in labels and kept.name_in(part)]
-            lost += [
-                f"{key}: {clean(kept.name_in(part), 80)} was loaded in another session: load it again"
-                for part in missing
-            ]
-            left = [labels.get(part, part) for part in parts if part not in missing]
-            kept_texts += [SEPARATOR.join(left)] if left else []
-        if kept_texts:
-            changed[key] = kept_texts
-    return changed, lost
-
-
 def put(values: Mapping[str, Any]) -> None:
     """Set fields for the next run: from a callback, or before `st.rerun` or `go` (a point into the tray)."""
     st.session_state.setdefault(_PUT, {}).update(values)
@@ -224,8 +201,7 @@ def chosen() -> set[str]:
 
 def uploaded() -> dict[str, str]:
     """Stand-ins of the session's files in addresses, by their names in the lists."""
-    files = {label: kept.address(file) for label, file in st.session_state.get(UPLOADS, {}).items()}
-    return files | {label: kept.address_of_dump(label) for label in st.session_state.get(DUMP, {})}
+    return {label: kept.address(file) for label, file in st.session_state.get(UPLOADS, {}).items()}
 
 
 @dataclass

@@ -13,7 +13,6 @@ from urllib.parse import unquote
 
 from dse.core.errors import MAX_LINE, DseError, InputError, clean
 from dse.core.field import WHOLE, Field
-from dse.explorer import kept
 from dse.explorer.fields import check_query, query_of
 
 #: designs at most; from this many on, lists become tables
@@ -175,14 +174,9 @@ def read(text: str, at: str, fields: Sequence[Field], labels: Mapping[str, str])
         pairs = [pair.partition(".") for pair in part.split(_FIELDS) if pair and part != _PLAIN]
         query: dict[str, list[str]] = {}
         for former, _, value in pairs:
-            key, address = OWN.get(former, former), unquote(value)
-            if kept.name_in(address) and address not in labels:
-                lost = clean(kept.name_in(address), 80)
-                problems.append(f"design {place + 1}: {key}: {lost} was loaded in another session: load it again")
-            else:
-                query.setdefault(key, []).append(labels.get(address, address))
+            query.setdefault(OWN.get(former, former), []).append(unquote(value))
         name = clean(query.pop(_NAME, [""])[0], MAX_NAME)
-        values, wrong = check_query(fields, query)
+        values, wrong = check_query(fields, query, labels)
         problems += [clean(f"design {place + 1}: {line}", MAX_LINE) for line in wrong]
         designs.append(design_of(values, fields, name))
     if not designs:

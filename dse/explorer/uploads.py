@@ -82,15 +82,9 @@ def read(file_name: str, content: bytes) -> tuple[Upload, Checked]:
         upload = Upload("measurement", name, hashlib.sha256(content).hexdigest(), measured)
         methods = ", ".join(method.quantizer for method in measured.methods)
         return upload, Checked(clean(f"measurements on {measured.data.name}: {methods}", MAX_LINE), [])
-    if catalog.looks_like_device(document.data):
-        device = catalog.device_from(document)
-        kind, summary = "device", listing.device_summary(device)
-        if not device.stacks:
-            summary = summary._replace(warnings=(*summary.warnings, _NOT_TIMED))
-    elif layered.looks_like_plan(document.data):
-        kind, summary = "plan", listing.plan_summary(layered.of(document, quantizers.parse))
-    else:
-        kind, summary = "model", listing.model_summary(_model_from(document))
+    kind, summary = listing.checked(document, _model_from)
+    if kind == "device" and not catalog.device_from(document).stacks:
+        summary = summary._replace(warnings=(*summary.warnings, _NOT_TIMED))
     return Upload(kind, name, text), summary
 
 

@@ -5,7 +5,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from dse.core.field import Field
 from dse.model import kv_layout
 from dse.model.records import NO_LIMIT
 from dse.quantizers import FAMILIES, QuantizerSpec, TensorShape, engine_names, layered, parse, skipping
-from dse.quantizers.base import Beside
+from dse.quantizers.base import Beside, Family
 from dse.specs import catalog, device_names, engines, model_names, servers, tokens
 from dse.specs.device_and_model import GPU_PATHS, HardwareSpec, LayerKV, ModelSpec, Quantity
 from dse.specs.implementation import Starts
@@ -223,17 +223,21 @@ def _layers_in_short(model: ModelSpec) -> str:
     return f" ({', '.join(said)})" if said else ""
 
 
+def defaults_text(family: Family) -> str:
+    """A family's parameters with their defaults, as one would write them; "-" where it has none, as a plan."""
+    shown = (param for param in family.params if param.default != skipping.NONE)
+    return ",".join(f"{param.name}={_default(param.default)}" for param in shown) or "-"
+
+
 def list_quantizers() -> Rows:
     """One row per quantizer family: bits for a Llama2-7B layer (32 heads of 128), and what engines call it."""
     rows = []
     for name, family in FAMILIES.items():
-        shown = (param for param in family.params if param.default != skipping.NONE)
-        params = ",".join(f"{param.name}={_default(param.default)}" for param in shown)
         rows.append(
             {
                 "name": name,
                 "effective_bits": _bits(parse(name)),
-                "parameters": params or "-",
+                "parameters": defaults_text(family),
                 "in_engines": _engines(name) or "-",
                 "source": family.source,
             }
@@ -593,24 +597,23 @@ def check(name: str) -> str:
     """Summarize a good device file, model file or plan by layer. Raises SpecError with all problems of a bad one."""
     device = catalog.device_files().get(name.lower())
     document = catalog.shipped_device(device) if device else specfile.read(catalog.shipped_model_file(name) or name)
+    return checked(document)[1].text
+
+
+def checked(
+    document: specfile.Document, model_from: Callable[[specfile.Document], ModelSpec] = catalog.model_from
+) -> tuple[str, Checked]:
+    """Kind of a good file ("device", "plan" or "model") and its summary. Raises SpecError with all its problems."""
     if catalog.looks_like_device(document.data):
-        return device_summary(catalog.device_from(document)).text
+        device = catalog.device_from(document)
+        return "device", _checked(f"device {device.name}", _device_rows(device), device.warnings())
     if layered.looks_like_plan(document.data):
-        return plan_summary(layered.of(document, parse)).text
-    return model_summary(catalog.model_from(document)).text
+        layers = layered.of(document, parse).layers
+        rows = [{"layer": i, "keys": key.name, "values": value.name} for i, (key, value) in enumerate(layers)]
+        return "plan", _checked(f"plan of {len(rows)} layers", rows)
+    model = model_from(document)
+    return "model", _checked(f"model {model.name}", _model_rows(model), model.warnings())
 
 
-def device_summary(device: HardwareSpec) -> Checked:
-    """Summary of a device file without problems."""
-    return Checked(f"device {device.name}: no problem found", _device_rows(device), tuple(device.warnings()))
-
-
-def plan_summary(spec: QuantizerSpec) -> Checked:
-    """Summary of a plan by layer without problems."""
-    rows = [{"layer": i, "keys": key.name, "values": value.name} for i, (key, value) in enumerate(spec.layers)]
-    return Checked(f"plan of {len(rows)} layers: no problem found", rows)
-
-
-def model_summary(model: ModelSpec) -> Checked:
-    """Summary of a model file without problems."""
-    return Checked(f"model {model.name}: no problem found", _model_rows(model), tuple(model.warnings()))
+def _checked(what: str, rows: Rows, warnings: Sequence[str] = ()) -> Checked:
+    return Checked(f"{what}: no problem found", rows, tuple(warnings))

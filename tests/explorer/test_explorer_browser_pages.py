@@ -89,7 +89,7 @@ def test_it_takes_good_dumps_and_says_what_is_wrong_with_others(page, server, tm
         for name in names:
             wait_for_figure(page, name)
         idle(page)
-    assert "lab_data=own.npz%40loaded" in page.url
+    assert "lab_data=own.npz+%28loaded%29" in page.url
     place = open_beside(page, "histogram")
     assert "own.npz" in place.get_by_test_id("stCode").first.inner_text()
     opened_as("PNG", downloaded(page, place.get_by_role("button", name="PNG", exact=True)))

@@ -3,6 +3,7 @@
 import io
 import shlex
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -52,16 +53,22 @@ def test_the_command_shown_writes_what_the_page_shows(sample, tmp_path, monkeypa
     assert own.startswith("dse lab own.npz --quantizer nqkv")
 
 
+def given(name, content):
+    """A file as Streamlit gives it."""
+    return SimpleNamespace(name=name, getvalue=lambda: content)
+
+
 def test_a_dump_is_read_by_its_bytes_and_named_by_its_file():
     buffer = io.BytesIO()
     np.savez(buffer, k_0=np.ones((1, 1, 4, 8), np.float16))
-    label, held = dumps.read_dump("../../etc/keys.npz", buffer.getbuffer())
-    assert (label, held.name) == ("keys.npz (loaded)", "keys.npz")
+    dumps.OWN.keep(given("../../etc/keys.npz", buffer.getvalue()))
+    name, held = dumps.OWN.held()
+    assert (name, held.name) == ("keys.npz", "keys.npz")
     assert held.indices == [0]
-    with pytest.raises(InputError, match=r"x\.txt: must end in"):
-        dumps.read_dump("x.txt", b"")
+    with pytest.raises(InputError, match=r"x\.txt: must end with"):
+        dumps.OWN.keep(given("x.txt", b""))
     with pytest.raises(InputError) as caught:
-        dumps.read_dump("broken.npz", b"PK")
+        dumps.OWN.keep(given("broken.npz", b"PK"))
     assert str(caught.value).startswith("broken.npz: ")
 
 
@@ -75,7 +82,7 @@ def verdict(app):
 
 
 def title(app):
-    return plain(app.subheader[-1].value)
+    return plain([text.value for text in app.main.markdown if text.value.startswith("**")][-1].strip("*"))
 
 
 def test_the_page_runs_and_follows_its_widgets():

@@ -7,7 +7,7 @@ import shlex
 import pytest
 
 from dse.core.units import plain
-from dse.explorer import bench, cards, common_fields, figure, names, request, tray
+from dse.explorer import bench, cards, common_fields, figure, request, tray
 from dse.explorer.pages import answer
 from dse.figures.drawing import style
 from dse.model.results import RESULTS, title
@@ -28,7 +28,7 @@ def test_lines_of_a_point_begin_with_the_title_of_their_result():
 
 @pytest.mark.parametrize("name", sorted(cards.MEANINGS))
 def test_rows_of_the_answer_say_the_title(name):
-    assert cards.label(name) == names.words(name) == capital(title(name))
+    assert cards.label(name) == capital(title(name))
 
 
 def test_measures_and_columns_of_formats_say_the_title():

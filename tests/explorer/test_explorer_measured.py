@@ -32,7 +32,7 @@ def test_a_table_loaded_on_trust_lies_over_the_figure_of_answer():
     assert not app.exception
     assert any("3 servers, 0 of them" in text.value for text in app.text)
     answer = opened("answer", input="1024", **design)
-    answer.session_state["explorer servers"] = measured.read("mine.csv", f"{HEAD}\n{ROWS}".encode())
+    answer.session_state["own servers"] = {"mine.csv": measured.OWN.read("mine.csv", f"{HEAD}\n{ROWS}".encode())}
     answer.run()
     assert not answer.exception
     traces = [trace for one in answer.get("plotly_chart") for trace in json.loads(one.proto.spec)["data"]]

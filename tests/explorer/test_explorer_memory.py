@@ -11,9 +11,9 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from dse.explorer import app as explorer
-from dse.explorer import figure, launch, request, serving
+from dse.explorer import figure, launch, own_file, request, serving
 from dse.explorer.pages import answer
-from dse.explorer.why import dumps, time, what_if
+from dse.explorer.why import time, what_if
 from dse.explorer.why.form import cached_measured, cached_view, inspection
 from dse.figures import FIGURES
 from dse.figures.charts import lab
@@ -115,8 +115,8 @@ def test_a_dump_is_freed_when_its_session_was_left(monkeypatch):
     gc.collect()
     assert seen() is not None
     lives = iter([True, False, True, False, False, False])  # looked at every 15 s: away once, back, then left
-    monkeypatch.setattr(dumps.time, "sleep", lambda _: None)
-    dumps.free_when_left(own, lambda: next(lives), look_s=15.0)
+    monkeypatch.setattr(own_file.time, "sleep", lambda _: None)
+    own_file.free_when_left(own, lambda: next(lives), look_s=15.0)
     assert seen() is None
     assert list(lives) == []
     assert own == {}
@@ -124,10 +124,10 @@ def test_a_dump_is_freed_when_its_session_was_left(monkeypatch):
 
 def test_a_dump_is_looked_after_until_another_takes_its_place(monkeypatch):
     own = {"own.npz (loaded)": None}
-    monkeypatch.setattr(dumps.time, "sleep", lambda _: own.clear())
-    dumps.free_when_left(own, lambda: True)
+    monkeypatch.setattr(own_file.time, "sleep", lambda _: own.clear())
+    own_file.free_when_left(own, lambda: True)
     assert own == {}
 
 
 def test_a_session_may_return_for_as_long_as_streamlit_keeps_it():
-    assert launch.SETTINGS["server.disconnectedSessionTTL"] == dumps.RETURN_S
+    assert launch.SETTINGS["server.disconnectedSessionTTL"] == own_file.RETURN_S

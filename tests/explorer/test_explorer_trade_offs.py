@@ -11,7 +11,7 @@ from click.testing import CliRunner
 import dse
 from dse.cli import main
 from dse.core.errors import DseError
-from dse.explorer import common_fields, names, request
+from dse.explorer import cards, common_fields, request
 from dse.explorer.size import asked, trade_offs
 from dse.explorer.size.trade_offs import DEVICE, OWN, RATE, USER
 from dse.model import results
@@ -166,9 +166,7 @@ def test_another_file_is_refused_in_a_line_by_its_name(name, content, said):
 
 def test_every_column_has_words_and_a_unit():
     assert set(RESULT_UNITS) <= set(results.RESULTS)
-    assert names.titled("decode_step_s") == "Decode step (ms)"
-    assert names.titled("measured_error") == "Error of the attention output (%)"
-    words = [names.words(name) for name in RESULT_UNITS]
+    words = [cards.label(name) for name in RESULT_UNITS]
     assert len(set(words)) == len(words)
 
 

@@ -234,11 +234,11 @@ def test_a_file_with_kernels_of_another_device_names_it_instead_of_listing_them(
         'name = "Own"\nmemory_capacity = "80 GB"\nmemory_bandwidth = "3 TB/s"\npeak_flops = "900 TFLOP/s"\n'
         'n_cores = 100\nstacks_of = "l40s"\n'
     )
-    text = listing.device_summary(catalog.device(str(path))).text
+    text = listing.check(str(path))
     assert "stacks_of" in text
     assert "dse show l40s" in text
     assert "stacks.vllm" not in text
-    assert "stacks.vllm" in listing.device_summary(catalog.device("l40s")).text
+    assert "stacks.vllm" in listing.check("l40s")
 
 
 def test_stacks_of_an_unknown_device_are_refused(tmp_path):

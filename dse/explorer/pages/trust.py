@@ -57,7 +57,7 @@ def render(bench: Bench) -> None:
         show_kernels(bench)
     else:
         startup_log.draw(bench)
-        measured.draw(len(measured.beside(bench.answered)))
+        measured.draw(bench.answered)
         st.caption("Servers of a design's device, model and lengths lie as crosses over the figure of Answer.")
 
 

@@ -9,7 +9,7 @@ import streamlit as st
 
 from dse.core.errors import DseError, InputError
 from dse.core.field import Field, declarations
-from dse.explorer import downloads, request, runs, state, widgets
+from dse.explorer import downloads, request, state, widgets
 from dse.explorer.bench import Bench, differences
 from dse.explorer.downloads import MadeBy
 from dse.explorer.request import PointRequest
@@ -171,7 +171,7 @@ def cached_load(point: PointRequest, name: str) -> UnderLoad:
 @st.cache_data(max_entries=256, ttl="1h", show_spinner=False, hash_funcs={PointRequest: repr, SimulateServing: repr})
 def cached_run(question: SimulateServing, point: PointRequest, name: str) -> tuple[dict[str, Any], pd.DataFrame]:
     """A simulated run: its numbers, and what shares of the requests wait. Raises DseError."""
-    result, run = runs.with_files(question, point).run()
+    result, run = request.with_files(question, point).run()
     return result, simulation.waits_table(result, run, name)
 
 

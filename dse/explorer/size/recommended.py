@@ -37,7 +37,7 @@ def show(page: str, values: Mapping[str, Any], trace: Trace | None = None, name:
         unsaid = tuple(operation.unused())
         command = request.command_of(operation, unsaid)
         made = MadeBy(command, python_of(operation, without=unsaid), state.address(page, values))
-        cards, figures = st.columns([3, 2], gap="medium")
+        cards, figures = st.columns([3, 2] if len(sized.cards) > 1 else [2, 3], gap="medium")
         with cards:
             _cards(sized)
         with figures:
@@ -49,7 +49,7 @@ def show(page: str, values: Mapping[str, Any], trace: Trace | None = None, name:
 
 def _cards(sized: Sized) -> None:
     """The deployments beside each other, the runner-up, and what other loads take."""
-    for place, (at, card) in zip(st.columns(max(len(sized.cards), 2)), enumerate(sized.cards), strict=False):
+    for place, (at, card) in zip(st.columns(len(sized.cards)), enumerate(sized.cards), strict=True):
         with place.container(border=True, key=f"card {at + 1}", gap="xsmall"):
             _card(at, card, sized.labels)
     st.markdown(escaped(sized.runner_up))
@@ -104,9 +104,8 @@ def _figures(sized: Sized, rate: float | None, made: MadeBy) -> None:
 
 def show_panel(name: str, part: Chart, table: pd.DataFrame, made: MadeBy, said: str = "") -> None:
     """Draw a panel of times, below its title."""
-    st.markdown(f"**{part.title}**")
     drawn = figure.fitted(part, HEIGHT)
-    downloads.show(name, part, lambda: table, made, drawn=drawn, titled=False, verdict=lambda: said)
+    downloads.show(name, part, lambda: table, made, drawn=drawn, verdict=lambda: said)
 
 
 def panels(chart: Chart, table: pd.DataFrame, rate: float | None = None) -> dict[str, Chart]:

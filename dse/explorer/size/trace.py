@@ -9,9 +9,9 @@ import streamlit as st
 
 from dse.core.field import Field
 from dse.explorer import widgets
+from dse.explorer.own_file import LOADED, OwnFile
 from dse.explorer.size import asked, recommended
 from dse.explorer.size.found import Trace
-from dse.explorer.size.own_file import LOADED, OwnFile
 from dse.serving import arrivals, trace_tables
 from dse.specs.workload import Workload
 
@@ -29,7 +29,7 @@ OWN = OwnFile(
     "the blocks of their prompts",
     endings=(".csv", ".jsonl"),
     max_bytes=32 * 2**20,
-    command="dse recommend",
+    larger="`dse recommend` takes any size",
     read=_read,
 )
 TRACE = Field(

@@ -10,14 +10,14 @@ import streamlit as st
 
 from dse.core.errors import InputError
 from dse.core.field import Field
-from dse.explorer import downloads, figure, request, runs, state, widgets
+from dse.explorer import downloads, figure, request, state, widgets
 from dse.explorer.bench import Bench
 from dse.explorer.common_fields import EDITS, OWN_DEVICE, OWN_MODEL
 from dse.explorer.downloads import MadeBy
+from dse.explorer.own_file import OwnFile
 from dse.explorer.request import PointRequest
 from dse.explorer.size import asked, recommended
 from dse.explorer.size.found import server_fields
-from dse.explorer.size.own_file import OwnFile
 from dse.explorer.widgets import escaped
 from dse.figures.charts.design_front import trade_offs
 from dse.operations.face import Name, call_of, script
@@ -51,7 +51,7 @@ OWN = OwnFile(
     help=".csv or .parquet, with throughput and TPOT",
     endings=(".csv", ".parquet"),
     max_bytes=16 * 2**20,
-    command="dse pareto",
+    larger="`dse pareto` takes any size",
     read=_read,
 )
 SOURCE = Field(
@@ -115,7 +115,7 @@ def speeds_of(point: PointRequest, values: Mapping[str, Any]) -> TradeSpeeds:
 )
 def cached(question: TradeSpeeds, point: PointRequest) -> Traded:
     """The answer to the question of a design. Raises DseError."""
-    answer = runs.with_files(question, point).run()
+    answer = request.with_files(question, point).run()
     head, *rows = answer.speed_rows()
     best = None
     if answer.best:

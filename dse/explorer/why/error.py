@@ -37,8 +37,8 @@ def show(bench: Bench, address: str) -> None:
     with st.container(horizontal=True, vertical_alignment="bottom"):
         widgets.draw(form.COMPARED, width="stretch")
         widgets.draw(form.DATA, width=260)
-        wrong = dumps.load(form.DATA.key)
-    widgets.lines(wrong)
+        with st.popover("Own dump"):
+            dumps.OWN.draw()
     with widgets.said():
         name, names = values[form.DATA.key], form.compared_of(bench)
         show_compared(name, names, address)
@@ -91,7 +91,7 @@ def show_compared(name: str, names: tuple[str, ...], address: str) -> None:
                 downloads.show("compared", chart, lambda: table, made, drawn=drawn, verdict=lambda: said)
         with right:
             shown = table.assign(output_error=100 * table["output_error"])[list(_COLUMNS)].rename(columns=_COLUMNS)
-            st.dataframe(shown.round(3), hide_index=True)
+            st.dataframe(shown.round(1).assign(**{"stored bits": shown["stored bits"].round(3)}), hide_index=True)
             st.download_button(
                 "Measurement file",
                 lambda: measurements.to_json(measurement_of(held, results)),

@@ -9,7 +9,7 @@ import streamlit as st
 from dse import quantizers
 from dse.core.field import Field, declarations
 from dse.explorer.bench import Bench
-from dse.explorer.why.dumps import SAMPLE, loaded
+from dse.explorer.why.dumps import OWN, SAMPLE
 from dse.figures.export.lab import MAX_TOKENS
 from dse.measure import kernels, lab
 from dse.measure.lab import ERRORS, DumpMeasurement, HeadView, Held, ReadOptions
@@ -44,10 +44,10 @@ COMPARED = Field(
     help="With semicolons between, each with its parameters behind a colon. All run on the whole dump.",
 )
 DATA = Field(
-    name="lab_data",
+    name=OWN.field,
     label="KV dump",
     default=SAMPLE,
-    listed=lambda: {SAMPLE: "the sample (SmolLM2-135M)"} | {name: name for name in loaded()},
+    listed=lambda: {SAMPLE: "the sample (SmolLM2-135M)"} | OWN.names(),
     help="Keys and values as a cache holds them. The sample is of SmolLM2-135M, not your model.",
 )
 SIDE = _of_lab("side", label="Keys or values", choices={side: f"{side}s" for side in lab.SIDES})

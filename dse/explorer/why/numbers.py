@@ -7,11 +7,11 @@ import pandas as pd
 import streamlit as st
 
 from dse.core.field import Field
-from dse.explorer import cards, names, request, state, widgets
+from dse.explorer import cards, request, state, widgets
 from dse.explorer.bench import BenchRow
 from dse.explorer.request import PointRequest
 from dse.model.results import RESULTS
-from dse.report.present import change
+from dse.report.present import change, explain, explanation_text
 
 #: what is looked for most, before all others in the order of their declaration
 _FIRST = (*cards.MEANINGS, "feasible", "max_batch", "decode_step_s", "kv_bytes", "weight_bytes")
@@ -22,7 +22,7 @@ HEAD, _TABLE, _HEIGHT_PX = "number", "numbers", 500
 
 def label_of(name: str) -> str:
     """Title of a result on this page, which shows how much of the batch fits."""
-    return "Fits" if name == "feasible" else names.words(name)
+    return "Fits" if name == "feasible" else cards.label(name)
 
 
 NUMBER = Field(
@@ -84,5 +84,5 @@ def _cell(name: str, result: Mapping[str, Any], first: Mapping[str, Any]) -> str
 
 @st.cache_data(max_entries=256, ttl="1h", show_spinner=False, hash_funcs={PointRequest: repr})
 def cached_explanation(asked: PointRequest, name: str) -> str:
-    """Formula, values, units and sources of one result. Raises DseError."""
-    return request.explanation(asked, name)
+    """Formula, values, units and sources of one result, as `dse point --explain` prints them. Raises DseError."""
+    return explanation_text(explain(name, asked.point()))

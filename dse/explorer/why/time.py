@@ -12,6 +12,7 @@ from dse.explorer.bench import BenchRow
 from dse.explorer.request import PointRequest
 from dse.figures import FIGURES
 from dse.figures.charts import design_bars
+from dse.figures.charts.operations import MAX_NAMED
 from dse.model import engine
 from dse.model.point import Point
 from dse.operations.face import python_of
@@ -56,12 +57,8 @@ def show_step(rows: Sequence[BenchRow], address: str) -> None:
     """Time of a decode step by part, a bar a design."""
     shown = [(row.name, row.result) for row in rows]
     made = downloads.made_by([request.operation(row.request) for row in rows], address)
-    names = figure.beside([row.name for row in rows])
-    chart = design_bars.step_time(shown, bool(names))
-    st.markdown(f"**{chart.title}**")
-    st.html(figure.legend(chart))
-    drawn = figure.bars(chart, names)
-    downloads.show("step", chart, partial(design_bars.table, shown), made, drawn, titled=False)
+    chart = design_bars.step_time(shown, 1 < len(rows) <= MAX_NAMED)
+    downloads.show("step", chart, partial(design_bars.table, shown), made, figure.tall(chart))
 
 
 def show_roofline(rows: Sequence[BenchRow], current: BenchRow, address: str) -> None:
@@ -79,8 +76,7 @@ def show_roofline(rows: Sequence[BenchRow], current: BenchRow, address: str) -> 
         address,
     )
     chart = FIGURES["operations"].chart(table)
-    st.markdown(f"**{widgets.escaped(chart.title)}**")
-    downloads.show("operations", chart, partial(cached_table, designs), made, titled=False)
+    downloads.show("operations", chart, partial(cached_table, designs), made)
     if left:
         st.caption(widgets.escaped(f"Of another device or model, and not in this figure: {', '.join(left)}."))
 

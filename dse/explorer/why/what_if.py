@@ -7,7 +7,7 @@ from typing import Any
 import streamlit as st
 
 from dse.core.field import Field
-from dse.explorer import common_fields, downloads, figure, request, runs, uploads, widgets
+from dse.explorer import common_fields, downloads, figure, request, uploads, widgets
 from dse.explorer.bench import Bench, BenchRow
 from dse.explorer.request import PointRequest
 from dse.figures.drawing.chart import Chart
@@ -72,7 +72,7 @@ class WhatIf:
 
     def run(self) -> Any:
         """The answer, also where files of the reader's own are in it. Raises DseError."""
-        return runs.with_files(self.operation(), self.design, **self._stored(runs.stored)).run()
+        return request.with_files(self.operation(), self.design, **self._stored(request.stored)).run()
 
     def _stored(self, of: Callable[[PointRequest], Any]) -> dict[str, Any]:
         """Formats that are compared, as `of` has them."""
@@ -140,5 +140,4 @@ def _show(question: WhatIf, address: str) -> None:
             title = f"{chart.title.partition(',')[0]}: {panel.title}" if len(chart.panels) > 1 else chart.title
             single = replace(chart, panels=(panel,), title=title, notes=() if i else chart.notes)
             with place:
-                st.markdown(f"**{widgets.escaped(title)}**")
-                downloads.show(f"{question.what}-{i}", single, lambda: answer.table, made, drawn(single), titled=False)
+                downloads.show(f"{question.what}-{i}", single, lambda: answer.table, made, drawn(single))

@@ -99,7 +99,7 @@ def table_of(judged: Sequence[JudgedServer]) -> pd.DataFrame:
     "Predicted against measured times of whole servers, with 80 % intervals.",
     by(_COMMAND, "servers"),
     COLUMNS[:17],
-    order=350,
+    order=350.5,
 )
 def measured(source: Source) -> Chart | None:
     """A panel of times per output token, and one of times to the first where any was measured."""
