@@ -11,10 +11,13 @@ from hypothesis import is_hypothesis_test, settings
 
 from dse.cli import commands
 from dse.cli import main as cli
+from dse.serving import simulator
 from dse.validate.claims import core as claims
 from dse.validate.claims import designs
 
 QUICK = "not slow"
+#: no run begins in Python: both give the same numbers (tests/serving/test_simulator.py), and compiled code is kept
+simulator.PLAIN_STEPS = 0
 #: no line about progress, whatever the machine's speed; its own test sets the time
 commands.PATIENCE_S = 86_400.0
 

@@ -19,7 +19,6 @@ COMMANDS = {
         ["32"],
     ),
     "ask load": (["ask", "load", *POINT, "--quantizer", "fp8", "--batch"], ["16"], ["32"]),
-    "lab": (["lab", "--quantizer"], ["fp8"], ["fp8_e5m2"]),
 }
 #: kills, spread over the calls of a command that change files
 N_KILLS = 4

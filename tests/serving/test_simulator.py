@@ -177,13 +177,11 @@ def same(found, wanted, memory):
     assert {field.name for field in fields(found)} == {*expected, *others}
 
 
-@settings(max_examples=2 * settings.default.max_examples)
 @given(case=cases(), prompt_step=st.sampled_from([8, 50, 2048]))
 def test_the_kernel_is_its_naive_twin(case, prompt_step):
     same(*both(case, prompt_step))
 
 
-@settings(max_examples=2 * settings.default.max_examples)
 @given(case=shared_cases(), prompt_step=st.sampled_from([8, 50, 2048]))
 def test_shared_prompts_are_served_as_by_the_naive_twin(case, prompt_step):
     same(*both(case[0], prompt_step, host=case[1]))

@@ -68,12 +68,16 @@ def test_zipcache_has_the_queries_of_its_text():
     assert few.stored_bits == pytest.approx(bits / (2 * width * n), rel=1e-3)
 
 
-@pytest.mark.parametrize("name", ["llama3", pytest.param("gemma2", marks=pytest.mark.slow)])
-def test_one_pass_gives_what_a_streaming_cache_gives(name):
+# windows and capped scores of gemma2 lie outside the caches: one before rotation and one behind it do
+@pytest.mark.parametrize(
+    ("name", "methods"),
+    [("llama3", METHODS), pytest.param("gemma2", ("kivi:group=16,residual=16", "kvquant"), marks=pytest.mark.slow)],
+)
+def test_one_pass_gives_what_a_streaming_cache_gives(name, methods):
     model = load.load(str(model_files.MODELS / name))
     tokens = np.load(model_files.MODELS / name / "reference.npz")["tokens"]
     known = in_loop.calibrate(model, tokens, silent)
-    for score in in_loop.scores(model, tokens, tokens, in_loop.Scoring(METHODS), silent):
+    for score in in_loop.scores(model, tokens, tokens, in_loop.Scoring(methods), silent):
         found = caches.caches(quantizers.parse(score.method), model, known)
         slow = streamed_nats(model, tokens, found).mean()
         assert np.log(score.perplexity) == pytest.approx(slow, abs=2e-4), score.method
