@@ -44,7 +44,7 @@ def pytest_configure(config):
 
     They are the same in every run, so that a change and not a draw turns a test red; others by --hypothesis-seed=N.
     """
-    examples = 20 if config.option.markexpr == QUICK else 100
+    examples = 10 if config.option.markexpr == QUICK else 100
     same = config.getoption("hypothesis_seed", None) is None
     settings.register_profile("tier", deadline=None, derandomize=same, max_examples=examples)
     settings.load_profile("tier")
@@ -53,7 +53,7 @@ def pytest_configure(config):
 def pytest_report_header(config):
     """Say which tier runs and how to run the rest."""
     tiers = {
-        QUICK: "quick tier: 20 examples of each random test; the rest by `pytest -m slow`, all by `pytest -m ''`",
+        QUICK: "quick tier: 10 examples of each random test; the rest by `pytest -m slow`, all by `pytest -m ''`",
         "slow": "slow tier: browser, notebooks, site, cluster, kill and resume, 100 examples of each random test",
     }
     return tiers.get(config.option.markexpr, "chosen tests: 100 examples of each random test")

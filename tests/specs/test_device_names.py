@@ -285,7 +285,7 @@ def test_other_names_are_of_shipped_devices():
 def test_a_name_mistyped_by_one_letter_is_answered_by_the_right_one(name):
     known, letters = catalog.device_aliases(), "x02"
     mistyped = {name[:i] + name[i + 1 :] for i in range(len(name))}
-    mistyped |= {name[:i] + letter + name[i + 1 :] for i in range(len(name)) for letter in letters}
+    mistyped |= {name[:i] + letters[i % len(letters)] + name[i + 1 :] for i in range(len(name))}
     mistyped |= {name[:i] + name[i + 1] + name[i] + name[i + 2 :] for i in range(len(name) - 1)}
     for wrong in mistyped - {name}:
         if device_names.meant(wrong, known):  # another device, or the same without a dash
