@@ -21,8 +21,8 @@ def rows_of(values, signs):
     return keep
 
 
-#: rejecting rows by a few good ones: off, and on for nearly every table, with a second look at what is left; then by the
-#: plain function that few rows take: _LONG, _SAMPLE_ROWS, _FEW
+#: _LONG, _SAMPLE_ROWS, _FEW: rejecting rows by a few good ones: off, and on for nearly every table, with a second look
+#: at what is left; then by the plain function that few rows take
 WAYS = [(10**9, 4096, 0), (30, 4096, 0), (30, 8, 0), (10**9, 4096, 256)]
 
 
