@@ -46,7 +46,7 @@ def figure(chart: Chart) -> Any:
 
 @cache
 def _template() -> dict[str, Any]:
-    """What plotly's own Figure says of grids and colors that a chart does not name."""
+    """Plotly's defaults of grids and colors, which its Figure adds to a layout."""
     from plotly.io import templates
 
     template: dict[str, Any] = templates[templates.default].to_plotly_json()
