@@ -11,10 +11,13 @@ from hypothesis import is_hypothesis_test, settings
 
 from dse.cli import commands
 from dse.cli import main as cli
+from dse.serving import simulator
 from dse.validate.claims import core as claims
 from dse.validate.claims import designs
 
 QUICK = "not slow"
+#: no run begins in Python: both give the same numbers (tests/serving/test_simulator.py), and compiled code is kept
+simulator.PLAIN_STEPS = 0
 #: no line about progress, whatever the machine's speed; its own test sets the time
 commands.PATIENCE_S = 86_400.0
 
@@ -41,7 +44,7 @@ def pytest_configure(config):
 
     They are the same in every run, so that a change and not a draw turns a test red; others by --hypothesis-seed=N.
     """
-    examples = 20 if config.option.markexpr == QUICK else 100
+    examples = 10 if config.option.markexpr == QUICK else 100
     same = config.getoption("hypothesis_seed", None) is None
     settings.register_profile("tier", deadline=None, derandomize=same, max_examples=examples)
     settings.load_profile("tier")
@@ -50,7 +53,7 @@ def pytest_configure(config):
 def pytest_report_header(config):
     """Say which tier runs and how to run the rest."""
     tiers = {
-        QUICK: "quick tier: 20 examples of each random test; the rest by `pytest -m slow`, all by `pytest -m ''`",
+        QUICK: "quick tier: 10 examples of each random test; the rest by `pytest -m slow`, all by `pytest -m ''`",
         "slow": "slow tier: browser, notebooks, site, cluster, kill and resume, 100 examples of each random test",
     }
     return tiers.get(config.option.markexpr, "chosen tests: 100 examples of each random test")

@@ -2,7 +2,9 @@
 
 import json
 import re
+from functools import cache
 
+from streamlit.components.v2 import manifest_scanner
 from streamlit.testing.v1 import AppTest
 from streamlit.util import calc_hash
 
@@ -11,6 +13,8 @@ from dse.explorer.why.numbers import HEAD
 
 #: seconds until a page counts as stuck: the first run of a quantizer may compile for a minute and more
 TIMEOUT_S = 600
+#: AppTest reads the metadata of all installed packages for each app, which takes longer than most pages: once will do
+manifest_scanner.scan_component_manifests = cache(manifest_scanner.scan_component_manifests)
 
 
 #: a design and a workload that tests change: one of the first generation's, whose numbers they know

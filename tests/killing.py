@@ -1,16 +1,26 @@
 """Runs that are killed at the n-th call that changes files."""
 
 import math
+import multiprocessing
 import os
 import signal
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from dse.core import files
 
 #: calls at which a run is killed: all that change a directory or a file's state on disk
 STEPS = ("replace", "rename", "link", "fsync", "fchmod", "unlink", "rmdir", "mkdir")
+
+
+def alone(run: Callable[..., None], *given: Any) -> None:
+    """Call `run` in a process of its own: it has no threads, and few imports, which each child has to copy."""
+    process = multiprocessing.get_context("spawn").Process(target=run, args=given)
+    process.start()
+    process.join()
+    assert process.exitcode == 0
 
 
 def content_of(folder: Path) -> dict[str, bytes]:

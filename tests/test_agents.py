@@ -276,7 +276,7 @@ def test_a_server_without_a_folder_reads_no_file_and_ends_with_its_input():
 def test_a_press_ends_a_server_that_waits():
     child, _ = started()
     child.send_signal(signal.SIGINT)
-    assert child.wait(timeout=30) == interrupt.STATUS
+    assert child.wait(timeout=120) == interrupt.STATUS
     assert child.communicate() == ("", "stopped\n")
 
 

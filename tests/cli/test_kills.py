@@ -1,6 +1,5 @@
 """Commands that write several files, killed: what stands is of one run, and the next run mends what is left."""
 
-import multiprocessing
 import shutil
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import pytest
 
 from dse.core import files
 from dse.figures.export import image
-from killing import content_of, killed_at, n_steps_of
+from killing import alone, content_of, killed_at, n_steps_of
 
 POINT = ["--device", "h100", "--model", "opt-125m"]
 #: a command, the end of it that made the files that stand, and the end that makes new ones
@@ -18,8 +17,8 @@ COMMANDS = {
         ["16"],
         ["32"],
     ),
-    "ask load": (["ask", "load", *POINT, "--quantizer", "fp8", "--batch"], ["16"], ["32"]),
     "lab": (["lab", "--quantizer"], ["fp8"], ["fp8_e5m2"]),
+    "ask load": (["ask", "load", *POINT, "--quantizer", "fp8", "--batch"], ["16"], ["32"]),
 }
 #: kills, spread over the calls of a command that change files
 N_KILLS = 4
@@ -60,7 +59,4 @@ def kill(words: list[str], before: list[str], after: list[str], folder: Path) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_killed_command_leaves_the_files_of_one_run(name, tmp_path):
-    alone = multiprocessing.get_context("spawn").Process(target=kill, args=(*COMMANDS[name], tmp_path / "files"))
-    alone.start()
-    alone.join()
-    assert alone.exitcode == 0
+    alone(kill, *COMMANDS[name], tmp_path / "files")

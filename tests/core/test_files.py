@@ -9,7 +9,7 @@ import pytest
 
 from dse.core import files
 from dse.core.errors import InputError, OutputError
-from killing import content_of, killed_at, n_steps_of
+from killing import alone, content_of, killed_at, n_steps_of
 
 OLD = {"a.csv": b"old a", "b.html": b"old b", "figures/c.svg": b"old c", "gone.csv": b"old"}
 NEW = {"a.csv": b"new a", "b.html": b"new b", "figures/d.svg": b"new d", "figures/c.svg": b"new c"}
@@ -28,10 +28,10 @@ def publish_new(folder: Path) -> None:
         published.remove("gone.csv")
 
 
-def test_a_kill_at_any_step_leaves_no_mixture(tmp_path):
+def kill_at_every_step(root: Path) -> None:
     step, seen = 0, set()
     while True:
-        folder = tmp_path / str(step)
+        folder = root / str(step)
         write_old(folder)
         was_killed = killed_at(step, lambda folder=folder: publish_new(folder))
         after = content_of(folder)
@@ -48,18 +48,17 @@ def test_a_kill_at_any_step_leaves_no_mixture(tmp_path):
     assert seen == {True, False}
 
 
-def test_a_run_that_mends_may_be_killed_as_well(tmp_path):
-    """Killed where one of the new files stands, and then at each step of taking it back."""
-    write_old(tmp_path / "old")
-    n_steps = n_steps_of(lambda: publish_new(tmp_path / "old"))
+def kill_what_mends(root: Path) -> None:
+    write_old(root / "old")
+    n_steps = n_steps_of(lambda: publish_new(root / "old"))
     for step in range(n_steps):
-        folder = tmp_path / f"at {step}"
+        folder = root / f"at {step}"
         write_old(folder)
         assert killed_at(step, lambda folder=folder: publish_new(folder))
         if content_of(folder) not in (OLD, NEW):
             break
     for again in range(99):
-        copy = tmp_path / f"again {again}"
+        copy = root / f"again {again}"
         subprocess.run(["cp", "-a", folder, copy], check=True)
         was_killed = killed_at(again, lambda copy=copy: files.prepare(str(copy)))
         files.prepare(str(copy))
@@ -68,6 +67,15 @@ def test_a_run_that_mends_may_be_killed_as_well(tmp_path):
         if not was_killed:
             break
     assert again > 10
+
+
+def test_a_kill_at_any_step_leaves_no_mixture(tmp_path):
+    alone(kill_at_every_step, tmp_path)
+
+
+def test_a_run_that_mends_may_be_killed_as_well(tmp_path):
+    """Killed where one of the new files stands, and then at each step of taking it back."""
+    alone(kill_what_mends, tmp_path)
 
 
 def test_what_fails_leaves_the_old_files_and_no_directory(tmp_path, monkeypatch):

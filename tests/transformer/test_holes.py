@@ -200,7 +200,7 @@ def whole(tmp_path_factory):
     return path.read_bytes(), min(tensor.start for tensor in GgufFile(str(path)).tensors.values())
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=200)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=2 * settings.default.max_examples)
 @given(st.data())
 def test_any_change_of_a_header_ends_in_a_model_or_a_line(whole, tmp_path, data):
     raw, n_header = whole

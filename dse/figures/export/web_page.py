@@ -21,12 +21,13 @@ def fragment(chart: Chart, div_id: str) -> str:
 
     return str(
         to_html(
-            to_plotly.figure(chart),
+            to_plotly.unchecked(chart),
             config=to_plotly.CONFIG,
             include_plotlyjs=False,
             full_html=False,
             div_id=div_id,
             include_mathjax=False,
+            validate=False,
         )
     )
 

@@ -21,13 +21,12 @@ def rows_of(values, signs):
     return keep
 
 
-# rejecting rows by a few good ones: off, and on for nearly every table, with a second look at what is left; then by the
-# plain function that few rows take
-@pytest.mark.parametrize(("long", "sample", "few"), [(10**9, 4096, 0), (30, 4096, 0), (30, 8, 0), (10**9, 4096, 256)])
-def test_a_front_is_what_the_definition_says(long, sample, few, monkeypatch):
-    monkeypatch.setattr(pareto, "_FEW", few)
-    monkeypatch.setattr(pareto, "_LONG", long)
-    monkeypatch.setattr(pareto, "_SAMPLE_ROWS", sample)
+#: _LONG, _SAMPLE_ROWS, _FEW: rejecting rows by a few good ones: off, and on for nearly every table, with a second look
+#: at what is left; then by the plain function that few rows take
+WAYS = [(10**9, 4096, 0), (30, 4096, 0), (30, 8, 0), (10**9, 4096, 256)]
+
+
+def test_a_front_is_what_the_definition_says(monkeypatch):
     rng = np.random.default_rng(1)
     for trial in range(700):
         n, d = int(rng.integers(1, 200)), int(rng.integers(1, 6))
@@ -37,7 +36,11 @@ def test_a_front_is_what_the_definition_says(long, sample, few, monkeypatch):
             values = rng.normal(size=(n, d))
         if trial % 7 == 0:
             values[rng.random((n, d)) < 0.1] = rng.choice([np.inf, -np.inf, 0.0, -0.0])
-        assert (rows_of(values, signs) == brute(values * signs)).all()
+        expected = brute(values * signs)
+        for way in WAYS:
+            for name, value in zip(("_LONG", "_SAMPLE_ROWS", "_FEW"), way, strict=True):
+                monkeypatch.setattr(pareto, name, value)
+            assert (rows_of(values, signs) == expected).all(), (trial, way)
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(2, 4), st.integers(1, 5))
