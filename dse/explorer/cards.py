@@ -66,7 +66,7 @@ _OF_SCORES = {"score_drop_frac": quality.drop_text, "sample_perplexity_frac": qu
 
 
 def label(name: str) -> str:
-    """What a number is called: the title of the result, else its name in words."""
+    """The title of a result, else its name in words."""
     text = results.title(name)
     text = text if text != name else name.replace("_", " ").replace(".", ": ", 1)
     return text[:1].upper() + text[1:]

@@ -54,7 +54,7 @@ def _template() -> dict[str, Any]:
 
 
 def unchecked(chart: Chart) -> dict[str, Any]:
-    """`figure` as plain data, for pages: plotly's checks take ten times as long as all else."""
+    """`figure` as plain data, for pages: plotly's checks take most of the time."""
     drawn = spec(chart)
     return {**drawn, "layout": {"template": _template(), **drawn["layout"]}}
 
