@@ -101,17 +101,11 @@ def grid_of(
             designs = _designs(Same(device), Same(model), of_stack, choices.quantizers, choices.bits)
             kept = [design for design in designs if choices.keeps_scores(design)]
             left_out |= dict.fromkeys(design.name for design in designs if design not in kept)
-            ways = [demand.load.served(way) for way in _layouts(model, of_stack, n_most, choices)]
-            smaller = state_types(model, of_stack) if demand.amount else ()
-            if choices.max_drop_frac is not None:
-                left_out |= {f"{name} states": None for name in smaller}
-                smaller = ()
-            states |= dict.fromkeys(("auto", *smaller))
-            ways += [replace(way, state_type=name) for name in smaller for way in ways]
-            caches |= {"on": None}
-            if demand.amount and cache_costs(device, model, of_stack):
-                caches |= {"off": None}
-                ways += [replace(way, prefix_cache="off", prefix_tokens=0, samples=1) for way in ways]
+            ways = _ways(device, model, of_stack, demand, choices, n_most)
+            if demand.amount and choices.max_drop_frac is not None:
+                left_out |= {f"{type_} states": None for type_ in state_types(model, of_stack)}
+            states |= dict.fromkeys(way.state_type for way in ways)
+            caches |= dict.fromkeys(way.prefix_cache or "on" for way in ways)
             if len(asked) + len(kept) * len(ways) > MAX_SERVERS:
                 raise LimitError(
                     f"the search has more than {MAX_SERVERS:,} servers ({len(devices):,} devices, {len(kept):,} KV "
@@ -154,6 +148,18 @@ def _servers(
         except DseError as error:
             wrong = wrong or error
     return servers, wrong
+
+
+def _ways(
+    device: HardwareSpec, model: ModelSpec, work: Workload, demand: Demand, choices: Choices, n_most: int
+) -> list[Workload]:
+    """The layouts over at most so many devices; of a load each type of states, and with and without a prefix cache."""
+    ways = [demand.load.served(way) for way in _layouts(model, work, n_most, choices)]
+    if demand.amount and choices.max_drop_frac is None:  # nobody published scores of smaller states
+        ways += [replace(way, state_type=name) for name in state_types(model, work) for way in ways]
+    if demand.amount and cache_costs(device, model, work):
+        ways += [replace(way, prefix_cache="off", prefix_tokens=0, samples=1) for way in ways]
+    return ways
 
 
 def _layouts(model: ModelSpec, work: Workload, n_most: int, choices: Choices) -> Iterator[Workload]:
