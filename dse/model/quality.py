@@ -34,6 +34,13 @@ def published_drop(plan: KvPlan) -> Drop | None:
     return published_scores.drop(key.name, plan.model.name) if key.name == value.name else None
 
 
+def has_long_scores(plan: KvPlan) -> bool:
+    """Whether the accuracy loss is known of long answers or contexts too; of 16 bits there is none."""
+    drop = published_drop(plan)
+    is_exact = plan.key_quantizer.family.exact and plan.value_quantizer.family.exact
+    return is_exact or bool(drop and drop.is_of_long)
+
+
 def quality(plan: KvPlan) -> dict[str, Any]:
     """Divergence and rise of perplexity on the sample model, and the published accuracy loss, its interval and where
     it comes from."""

@@ -44,12 +44,13 @@ class Choices:
     bits: Bits = CLOSED
 
     def keeps_scores(self, design: Candidate) -> bool:
-        """Whether the format of a design loses so little that it may be recommended."""
-        scores = quality.quality(design.plan)
-        if self.max_drop_frac is not None:
-            return bool(quality.judged(scores, self.max_drop_frac))
-        drop = scores["score_drop_high_frac"]
-        return self.quantizers is not None or (drop is not None and drop <= USUAL_DROP)
+        """Whether the format of a design loses so little that it may be recommended: by scores of long tasks too, where
+        it is not named."""
+        if self.quantizers is not None and self.max_drop_frac is None:
+            return True
+        most = USUAL_DROP if self.max_drop_frac is None else self.max_drop_frac
+        is_kept = bool(quality.judged(quality.quality(design.plan), most))
+        return is_kept and (self.quantizers is not None or quality.has_long_scores(design.plan))
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class Grid:
     def left_out_text(self) -> str:
         """Formats that lose too much, in a sentence; "" where there are none."""
         names = ", ".join(self.left_out)
-        return f"Left out for the accuracy loss, or as nobody published it: {names}." if names else ""
+        return f"Left out for the accuracy loss, or as nobody published it of long tasks: {names}." if names else ""
 
 
 def grid_of(

@@ -188,6 +188,7 @@ class Recommendation(QuestionAnswer):
         shown: tuple[Column, ...] = _CARD if self.search.demand.limits else _CARD[:-1]
         if self.first.server.work.output_tokens == 1:
             shown = tuple(column for column in shown if column.name != "TPOT")
+        shown = tuple(column for column in shown if column.name != "likely throughput" or "likely_tokens_per_s" in rows[0])
         changed = {settings.TITLES[name][0] for row in rows for name in row["settings"]}
         shown = tuple(one for one in shown if one.name not in _SETTINGS or one.name in changed)
         if "hit_rate" in rows[0]:
@@ -372,8 +373,10 @@ class Recommendation(QuestionAnswer):
         rows = [deployment.results for deployment in self.cards.values()]
         limit = "A limit holds at the upper end of the 80 % interval of a time" if self.search.demand.limits else ""
         spent = f"the fastest and the roomiest cost at most {_usd(self.search.spent_usd)} an hour"
+        if not self.search.demand.amount:
+            spent = "likely throughput, by which full devices are ranked, is at the load that they hold as likely as not"
         how, grid = self.search.demand.load.how, self.search.grid
-        said = "; ".join(filter(None, (limit, spent if self.search.demand.amount else "", how)))
+        said = "; ".join(filter(None, (limit, spent, how)))
         drops = {d.server.design.name: d.results["score_drop_of"] for d in self.cards.values() if not d.server.is_exact}
         of = [f"{name} of {of.removeprefix(f'{quality.PUBLISHED}: ')}" for name, of in drops.items() if of]
         is_full = any(row.get("is_full") for row in rows)
@@ -409,7 +412,9 @@ def told(deployment: Fleet) -> Result:
         "usd_per_million_tokens": deployment.usd_per_million_tokens,
         **{name: row[name] for name in ("tpot_s", "ttft_s", "joules_per_token", "bound")},
         **{name: None if server.is_unscored else row[name] for name in quality.NAMES[2:]},
-        **{f"{name}_{end}": value for name in LIMITS for end, value in _ends(row, name)},
+        **{f"{name}_low": uncertainty.ends(row, name)[0] for name in LIMITS},
+        # on which limits are tested
+        **{f"{name}_high": server.demand.load.time_s(server, deployment.each, name) for name in LIMITS},
         "first_limit": first_limit(deployment),
         "sure": deployment.keeps,
         "runs": common.competes(row),
@@ -420,10 +425,6 @@ def told(deployment: Fleet) -> Result:
         "output_tokens": server.work.output_tokens,
         **({"hit_rate": row["hit_rate"], "host_bytes": row["host_bytes"]} if "hit_rate" in row else {}),
     }
-
-
-def _ends(row: Result, name: str) -> list[tuple[str, float]]:
-    return list(zip(("low", "high"), uncertainty.ends(row, name), strict=True))
 
 
 def _row(deployment: Fleet) -> Result:
@@ -445,6 +446,7 @@ def _row(deployment: Fleet) -> Result:
         "load_a_server": deployment.each,
         "time_high_s": deployment.time_s,
         "tokens_per_s": deployment.tokens_per_s,
+        **({} if server.demand.amount else {"likely_tokens_per_s": deployment.likely_tokens_per_s}),
     }
 
 
@@ -483,10 +485,15 @@ def _at_best(fleet: Fleet, objective: str) -> str:
     best = {
         "cost": f"{_usd(fleet.usd_per_hour)} an hour",
         "devices": f"{fleet.n_devices:,} devices",
-        "throughput": f"{fleet.tokens_per_s:,.0f} tok/s",
+        "throughput": f"likely {fleet.likely_tokens_per_s:,.0f} {_rate_unit(fleet)}",
         "energy": f"{fleet.results['joules_per_token'] or math.nan:.3g} J a token",
     }
     return f"{best[objective]} ({words(fleet)})"
+
+
+def _rate_unit(fleet: Fleet) -> str:
+    """The unit of what a deployment likely gives."""
+    return "tok/s a device" if fleet.server.demand.amount else "tok/s"
 
 
 def ahead(fleet: Fleet, other: Fleet) -> Gain:
@@ -516,8 +523,7 @@ def why_lost(rival: Fleet, first: Fleet, objective: str) -> str:
             gives_up = "does without a prefix cache" if is_alike else "stores fewer bits"
             return f"{gives_up} for at most {RERUN_90:.0%} more throughput, as much as runs differ by"
         least, most = _apart(rival.likely_tokens_per_s, first.likely_tokens_per_s)
-        unit = "tok/s a device" if first.server.demand.amount else "tok/s"
-        return f"likely gives {least} {unit} at the most load{_within(first.server.demand)}, not {most}"
+        return f"likely gives {least} {_rate_unit(first)} at the most load{_within(first.server.demand)}, not {most}"
     if rival.usd_per_hour > first.usd_per_hour * (1 + common.TIE):
         return f"costs {_usd(rival.usd_per_hour)} an hour, {rival.usd_per_hour / first.usd_per_hour:.2f} times as much"
     if first.server.is_exact and not rival.server.is_exact:
@@ -597,6 +603,7 @@ _CARD = (
     Column("split", form=lambda row: layouts.words(row) or "-"),
     *(Column(title, form=partial(_setting, name)) for name, (title, _) in settings.TITLES.items()),
     Column("an hour", form=lambda row: _usd(row["usd_per_hour"])),
+    Column("likely throughput", form=lambda row: f"{row['likely_tokens_per_s']:,.0f} tok/s"),
     Column("throughput", form=lambda row: f"{row['tokens_per_s']:,.0f} tok/s"),
     Column("a million tokens", form=lambda row: _usd(row["usd_per_million_tokens"])),
     Column("TPOT", form=_times_text("tpot_s")),

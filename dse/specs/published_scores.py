@@ -36,6 +36,8 @@ UNROTATED = {name: f"{name}:rotate=off" for name in GGML_TYPES} | {f"{name} +rot
 HYBRID = re.compile(r"qwen3\.[568]|qwen3-next|nemotron-?h")
 #: families of tasks that an accuracy loss is of
 DROPS = ("short", "long_generation", "long_context")
+#: of these the ones in which errors of keys and values add up
+LONG = ("long_generation", "long_context")
 #: half of the interval of a loss that is told
 MAX_WITHIN = 0.02
 #: standard error of a loss up to which a row counts in full: of the median of those that tell one
@@ -255,6 +257,8 @@ class Drop(NamedTuple):
     #: None where no family tells an interval
     low: float | None
     high: float | None
+    #: whether scores of long reasoning or long context tell one: short answers hide a loss
+    is_of_long: bool
 
 
 @cache
@@ -273,6 +277,7 @@ def drop(format: str, model: str) -> Drop | None:
         likely = [row for row in scopes if row.is_told or (row.of == model and row.within is not None)]
         widest = [row for row in scopes[::-1] if row.within is not None]
         per_family += [*likely, *widest, *scopes][:1]
+    is_of_long = any(row.family in LONG and row.within is not None for row in per_family)
     own = [row for row in per_family if row.of == model and row.within is not None]
     per_family = own if any(row.is_told for row in own) else per_family
     with_ends = [row for row in per_family if row.within is not None]
@@ -281,7 +286,7 @@ def drop(format: str, model: str) -> Drop | None:
         return None
     lows = [row.loss - row.within for row in with_ends if row.within is not None]
     highs = [row.loss + row.within for row in with_ends if row.within is not None and (row.is_told or row == largest)]
-    return Drop(largest, max(lows, default=None), max(highs, default=None))
+    return Drop(largest, max(lows, default=None), max(highs, default=None), is_of_long)
 
 
 def _by_scope(scores_of_format: Sequence[Score], family: str, model: str | None) -> Iterator[Loss]:

@@ -618,6 +618,40 @@ def test_a_file_of_llama_cpp_is_run_by_llama_cpp():
     assert found.command.startswith("llama-server ")
 
 
+def test_what_alternatives_give_is_in_the_measure_of_the_order():
+    """Of full devices: the card, the table and other engines name what is likely, and none more than the first."""
+    asked = {"model": "llama3.1-70b", "devices": ["8xh100"], "input_tokens": 8192, "output_tokens": 1024}
+    full = dse.recommend(max_tpot="50 ms", quantizers="fp16,fp8", **asked)
+    likely = list(full.table["likely_tokens_per_s"])
+    assert full.best["likely_tokens_per_s"] == likely[0] > full.best["tokens_per_s"]
+    assert [*likely] == sorted(likely, reverse=True)
+    vllm = full.table[full.table["stack"] == "vllm"].iloc[0]
+    assert f"vllm likely {vllm['likely_tokens_per_s']:,.0f} tok/s" in " ".join(str(full).split())
+
+
+@each("weights", ["bf16", "fp8"])
+def test_the_interval_of_a_card_is_what_limits_are_tested_on(weights):
+    """With INT4 the time at a limit that is set at the card's upper end holds the load, and just below it does not."""
+    asked = {"model": "llama3.1-8b", "devices": "l40s", "rate": 5, "input_tokens": 2048, "output_tokens": 300}
+    asked |= {"weights": weights, "quantizers": "int4_per_token_head", "engines": "vllm", "most": 1}
+    asked |= {"prompt_budget_tokens": 2048, "max_num_seqs": 256, "gpu_memory_utilization": 0.92}
+    card = dse.recommend(**asked).best
+    high = card["tpot_s_high"]
+    assert card["time_high_s"] == high > card["tpot_s"]
+    assert dse.recommend(max_tpot=1.001 * high, **asked).best["n_servers"] == card["n_servers"]
+    assert dse.recommend(max_tpot=0.98 * high, **asked).best["n_servers"] > card["n_servers"]
+
+
+def test_a_format_without_scores_of_long_tasks_is_recommended_where_it_is_named():
+    """Scores of INT4 a token and head: two of one test of short answers, one without an interval (kv_scores.csv)."""
+    asked = {"model": "llama3.1-8b", "devices": "l40s", "rate": 5, "engines": "vllm"}
+    name = "int4_per_token_head"
+    assert name in dse.recommend(**asked).search.grid.left_out
+    assert name in dse.recommend(max_drop=0.2, **asked).search.grid.left_out
+    assert "fp8" in dse.recommend(**asked).search.grid.formats  # whose own scores of llama3.1-8b are of short answers
+    assert dse.recommend(quantizers=name, max_drop=0.2, **asked).best["quantizer"] == name
+
+
 def test_full_devices_give_the_most_tokens_for_a_budget():
     """One server of 8 H200 costs more than one of 4 B200, and gives more tokens for the same 40 USD."""
     asked = {"input_tokens": 4096, "output_tokens": 1024, "max_tpot": "50 ms", "budget": "40/h"}
