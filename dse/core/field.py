@@ -234,14 +234,10 @@ def _is_line(field: Field, value: Any) -> bool:
     return isinstance(value, str) and len(value) <= field.high and value.isprintable()
 
 
-def _bound(number: float) -> str:
-    """A bound as people write it: 1e-6, 1,000,000,000,000."""
-    return f"{number:,}" if isinstance(number, int) else f"{number:,.15g}".replace("e-0", "e-")
-
-
 def _bounds(field: Field) -> str:
-    below = f" from {_bound(field.low)}" if field.low > -math.inf else ""
-    above = f" to {_bound(field.high)}" if field.high < math.inf else ""
+    low, high = (f"{bound:,}".removesuffix(".0") for bound in (field.low, field.high))
+    below = f" from {low}" if field.low > -math.inf else ""
+    above = f" to {high}" if field.high < math.inf else ""
     return below + above + f" {field.unit}" * (field.kind is NUMBER and bool(field.unit))
 
 

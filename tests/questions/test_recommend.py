@@ -306,7 +306,7 @@ def test_text_and_json_of_the_command(run):
         ({"rate": 1, "engines": ["vlm"]}, "vlm"),
         ({"rate": 0.0}, "rate = 0"),
         ({"rate": math.inf}, "rate = inf"),
-        ({"rate": 2e12}, "rate = 2e+12: must be a number from 1e-6 to 1,000,000,000,000"),
+        ({"rate": 2e12}, "rate = 2e+12: must be a number from 1e-06 to 1,000,000,000,000"),
         ({"rate": 1, "max_drop": 2.0}, "max-drop = 2: must be a share from 0 to 1, such as 1% or 0.01"),
         ({"devices": ["1xh100"], "quantizers": ["oaken"]}, "No design here is run"),
         ({"rate": 1, "devices": ["rtx-4090"], "model": "llama3.1-405b", "most": 1}, "a larger --most"),
