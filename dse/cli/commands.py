@@ -18,7 +18,7 @@ import click
 from dse.core import interrupt
 from dse.core.documents import json_text
 from dse.core.errors import InputError, clean, show
-from dse.core.field import NUMBER, SWITCH, TEXT, Field, Kind, declarations
+from dse.core.field import BYTES, NUMBER, SWITCH, TEXT, Field, Kind, declarations
 from dse.operations.declare import (
     Console,
     Operation,
@@ -206,7 +206,9 @@ def _refuse(reasons: dict[str, str]) -> None:
         name = parameter.name or ""
         if name in reasons and context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
             option = parameter.opts[0].removeprefix("--")
-            raise InputError(f"{option} = {show(context.params[name])}: has no effect {reasons[name]}: leave it out")
+            value, kind = context.params[name], getattr(parameter.type, "kind", TEXT)
+            shown = kind.write(value) if kind is BYTES else show(value)
+            raise InputError(f"{option} = {shown}: has no effect {reasons[name]}: leave it out")
 
 
 def command_line() -> str:

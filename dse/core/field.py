@@ -205,6 +205,15 @@ def parse_bytes(name: str, text: str) -> int:
     return round(number * (1000 if match[2] == "B" else 1024) ** power)
 
 
+def _bytes_text(n_bytes: int) -> str:
+    """Bytes in the largest unit of which they are whole ones: 10GB, 256GiB."""
+    for end, base in (("B", 1000), ("iB", 1024)):
+        for power, letter in ((4, "T"), (3, "G"), (2, "M")):
+            if n_bytes and n_bytes % base**power == 0:
+                return f"{n_bytes // base**power}{letter}{end}"
+    return str(n_bytes)
+
+
 def parse_names(name: str, text: str) -> tuple[str, ...]:
     """Names between commas; the commas inside `sinkq:bits=2,group=32` do not separate. Raises InputError."""
     names = tuple(part.strip() for part in re.split(r",(?!\s*[a-z_]+=)", text))
@@ -226,8 +235,9 @@ def _is_line(field: Field, value: Any) -> bool:
 
 
 def _bounds(field: Field) -> str:
-    below = f" from {field.low:,}" if field.low > -math.inf else ""
-    above = f" to {field.high:,}" if field.high < math.inf else ""
+    low, high = (f"{bound:,}".removesuffix(".0") for bound in (field.low, field.high))
+    below = f" from {low}" if field.low > -math.inf else ""
+    above = f" to {high}" if field.high < math.inf else ""
     return below + above + f" {field.unit}" * (field.kind is NUMBER and bool(field.unit))
 
 
@@ -271,7 +281,7 @@ TOKENS = replace(
     ),
     unit="token",
 )
-BYTES = replace(WHOLE, parse=parse_bytes, unit="B")
+BYTES = replace(WHOLE, parse=parse_bytes, write=_bytes_text, unit="B")
 NUMBER = Kind(
     _reader(rf"[-+]?{_DECIMAL}(e[-+]?[0-9]{{1,3}})?", float, "a number, such as 40 or 1.5e3"),
     write=lambda value: f"{value:g}",

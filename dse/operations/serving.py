@@ -202,10 +202,10 @@ class SimulateServing(OnDesign, WithHost, Printed):
 class DescribeTraffic(AssumesLike, Quantized, WithWorkload, Printed):
     """Describe a trace of requests: rate, lengths, moments, what batches of unequal requests cost.
 
-    FILE is a CSV file of Azure's schema (TIMESTAMP, ContextTokens, GeneratedTokens) or BurstGPT's (Timestamp, Request
-    tokens, Response tokens; rows without tokens failed and are left out), of any size. With --device and --model: how
-    many of its requests fit at once with the longest length reserved for each, its own final length, or paged memory,
-    and the requests and tokens per second of so many in steady state.
+    FILE is a CSV file of Azure's schema (TIMESTAMP, a date and time; ContextTokens, GeneratedTokens) or BurstGPT's
+    (Timestamp, in seconds; Request tokens, Response tokens; rows without tokens failed and are left out), of any size.
+    With --device and --model: how many of its requests fit at once with the longest length reserved for each, its own
+    final length, or paged memory, and the requests and tokens per second of so many in steady state.
     """
 
     trace: str = argument(metavar="azure-conv|azure-code|FILE")

@@ -435,7 +435,9 @@ class WithHost(Operation):
         if self.host_cache is None:
             return None
         if not 1 <= self.host_cache <= 2**50:
-            raise InputError(f"host-cache = {show(self.host_cache)}: must be from 1 byte to 1 PiB, such as 256GB")
+            raise InputError(
+                f"host-cache = {BYTES.write(self.host_cache)}: must be from 1 byte to 1 PiB, such as 256GB"
+            )
         if self.host_overlap not in ("layers", "none"):
             raise InputError(f"host-overlap = {show(self.host_overlap)}: must be one of layers, none")
         if self.host_link is None:

@@ -20,7 +20,7 @@ from dse.model.kv_layout import KvPlan
 from dse.questions import hits
 from dse.questions.common import TIE, Candidate, Result
 from dse.questions.limits import LEAST_LOAD, MOST_LOAD, N_HALVINGS
-from dse.questions.server_design import RequestsAtRate, ServedLoad, ServerDesign, largest
+from dse.questions.server_design import MEANS, RequestsAtRate, ServedLoad, ServerDesign, largest
 from dse.serving import arrivals, stack_distances, trace_tables
 from dse.serving.agents import Agents
 from dse.serving.at_rate import AtRate, waits_at
@@ -124,10 +124,14 @@ class Sessions(CachedLoad):
     plain: KvPlan
 
     unit = "sessions"
-    bound = "places"
+    one = "session"
     no_room = "no pool holds the last turn of a session"
     tokens = "loop_tokens_per_s"
     how = "a session stays on its server, none waits for a place, and TPOT and TTFT are means over its turns"
+
+    def bound(self, server: ServerDesign) -> str:
+        """Requests that run at once."""
+        return "places"
 
     def words(self, work: Workload) -> str:
         """The load in words."""
@@ -276,7 +280,7 @@ class TraceLoad(CachedLoad, RequestsAtRate):
     known: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
     is_run = True
-    how = "requests that begin alike go to the same server (a router by prefix)"
+    how = f"requests that begin alike go to the same server (a router by prefix); {MEANS}"
 
     @property
     def own_rate(self) -> float:
@@ -286,7 +290,7 @@ class TraceLoad(CachedLoad, RequestsAtRate):
     def words(self, work: Workload) -> str:
         """The load in words."""
         lengths = f"{self.moments.mean_input_tokens:,.0f} + {self.moments.mean_output_tokens:,.0f} tokens in the mean"
-        return f"{self.amount:,.3g} requests/s of {self.name}, {lengths}"
+        return f"{self.counted(f'{self.amount:,.3g}')} of {self.name}, {lengths}"
 
     def to_json(self) -> dict[str, Any]:
         """All of it."""

@@ -1,8 +1,9 @@
 """Recommend deployments for a load within limits: the cheapest, the fastest, the roomiest, each with its command."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cached_property, partial
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
@@ -146,7 +147,7 @@ class Recommendation(QuestionAnswer):
         lines += ["", *self._size_lines(), *self._change_lines()]
         notes = [self.runner_up_text(), *self.notes()]
         lines += [line for note in notes for line in wrap(note, WIDTH)]
-        lines += [self.two_runs.text()] if self.two_runs else []
+        lines += [self.two_runs.text(of_second=True)] if self.two_runs else []
         if self.other_loads:
             lines += ["", *aligned(cells(_OTHER, self.other_rows()), 2)]
         lines += ["", *(line for note in self.small_print() for line in wrap(note, WIDTH))]
@@ -188,7 +189,9 @@ class Recommendation(QuestionAnswer):
         shown: tuple[Column, ...] = _CARD if self.search.demand.limits else _CARD[:-1]
         if self.first.server.work.output_tokens == 1:
             shown = tuple(column for column in shown if column.name != "TPOT")
-        shown = tuple(column for column in shown if column.name != "likely throughput" or "likely_tokens_per_s" in rows[0])
+        shown = tuple(
+            column for column in shown if column.name != "likely throughput" or "likely_tokens_per_s" in rows[0]
+        )
         changed = {settings.TITLES[name][0] for row in rows for name in row["settings"]}
         shown = tuple(one for one in shown if one.name not in _SETTINGS or one.name in changed)
         if "hit_rate" in rows[0]:
@@ -256,11 +259,16 @@ class Recommendation(QuestionAnswer):
                 best[_tried_as(fleet)[axis]] = fleet
         return best
 
+    @property
+    def _none(self) -> str:
+        """That none was found, and within what was tried."""
+        is_cut = self.search.tried_usd < self.search.budget.usd_per_hour
+        names = ["the limits"] * bool(self.search.demand.limits) + ([] if is_cut else self.search.budget.given)
+        return f"none that runs{_within(names)}{' at up to twice the cost' if is_cut else ''}"
+
     def _others(self) -> list[str]:
         """The best of each other engine and device, a line each."""
-        none = f"none that runs{_within(self.search.demand)}"
-        none += " at up to twice the cost" if self.search.tried_usd < math.inf else ""
-        lines = []
+        lines, none = [], self._none
         for axis, own in _tried_as(self.first).items():
             best = [(name, fleet) for name, fleet in self._best_of(axis).items() if name != own]
             said = [f"{name} {_at_best(fleet, self.search.objective) if fleet else none}" for name, fleet in best]
@@ -290,8 +298,7 @@ class Recommendation(QuestionAnswer):
     def _at_best(self, allows: Callable[[ServerDesign], bool]) -> str:
         """The best deployment of servers that keep what the first gives up."""
         found = next((d for d in self.search.ranked if allows(d.server)), None)
-        over = f"more than {_usd(search.SPEND * self.first.usd_per_hour)} an hour, or out of reach"
-        return _at_best(found, self.search.objective) if found else over
+        return _at_best(found, self.search.objective) if found else self._none
 
     def _states_text(self) -> str:
         """Say what recurrent states in fewer bits save, or that nothing else holds the load; "" where neither is so."""
@@ -338,13 +345,24 @@ class Recommendation(QuestionAnswer):
     def _turns(self) -> list[str]:
         if not self.search.demand.amount or self.search.objective != "cost":
             return []
-        said, unit = [], self.search.demand.load.unit
-        for upward, word in ((False, "up to"), (True, "above")):
+        said, load = [], self.search.demand.load
+        for upward, word in ((False, "below"), (True, "above")):
             if found := self.search.turns_at(upward):
-                said.append(f"{word} {_three(found[0])} {unit} {words(found[1])}")
+                said.append(f"just {word} {load.counted(self._turn(*found, upward))} {words(found[1])}")
         if not said:
             return ["From half to twice the load no other server is better."]
         return [f"At another load: {'; '.join(said)}."]
+
+    def _turn(self, amount: float, other: Fleet, upward: bool) -> str:
+        """The load just below or above which another server is the best, in as many digits as that takes."""
+        if self.search.demand.load.is_whole:
+            return f"{amount + (not upward):,.0f}"
+        for digits in (3, 4, 5, 6):
+            said = rounded(amount, upward, digits)
+            best = self.search.at(said * (1 + common.TIE * (1 if upward else -1)))
+            if best and best.server.own is other.server.own:
+                break
+        return f"{said:,.6g}"
 
     def _price_turns(self) -> list[str]:
         """At which price of a device the answer is another, where several are compared by cost."""
@@ -364,7 +382,7 @@ class Recommendation(QuestionAnswer):
         return [
             {"load": name, "run": words(d), "usd": _usd(d.usd_per_hour)}
             if d
-            else {"load": name, "run": "nothing within the devices and the budget", "usd": "-"}
+            else {"load": name, "run": f"nothing{_within(self.search.budget.given)}", "usd": "-"}
             for name, d in self.other_loads.items()
         ]
 
@@ -374,7 +392,9 @@ class Recommendation(QuestionAnswer):
         limit = "A limit holds at the upper end of the 80 % interval of a time" if self.search.demand.limits else ""
         spent = f"the fastest and the roomiest cost at most {_usd(self.search.spent_usd)} an hour"
         if not self.search.demand.amount:
-            spent = "likely throughput, by which full devices are ranked, is at the load that they hold as likely as not"
+            spent = (
+                "likely throughput, by which full devices are ranked, is at the load that they hold as likely as not"
+            )
         how, grid = self.search.demand.load.how, self.search.grid
         said = "; ".join(filter(None, (limit, spent, how)))
         drops = {d.server.design.name: d.results["score_drop_of"] for d in self.cards.values() if not d.server.is_exact}
@@ -455,7 +475,7 @@ def first_limit(deployment: Fleet) -> str:
     server, limits = deployment.server, deployment.server.demand.limits
     if server.holds < server.holds_within({}) * (1 - common.TIE):
         return min(limits, key=lambda name: server.holds_within({name: limits[name]})).removesuffix("_s").upper()
-    return server.demand.load.bound
+    return server.demand.load.bound(server)
 
 
 def _command_text(deployment: Fleet) -> str:
@@ -484,7 +504,7 @@ def _at_best(fleet: Fleet, objective: str) -> str:
     """A deployment by what was searched."""
     best = {
         "cost": f"{_usd(fleet.usd_per_hour)} an hour",
-        "devices": f"{fleet.n_devices:,} devices",
+        "devices": f"{fleet.n_devices:,} device{'s' * (fleet.n_devices > 1)}",
         "throughput": f"likely {fleet.likely_tokens_per_s:,.0f} {_rate_unit(fleet)}",
         "energy": f"{fleet.results['joules_per_token'] or math.nan:.3g} J a token",
     }
@@ -523,7 +543,7 @@ def why_lost(rival: Fleet, first: Fleet, objective: str) -> str:
             gives_up = "does without a prefix cache" if is_alike else "stores fewer bits"
             return f"{gives_up} for at most {RERUN_90:.0%} more throughput, as much as runs differ by"
         least, most = _apart(rival.likely_tokens_per_s, first.likely_tokens_per_s)
-        return f"likely gives {least} {_rate_unit(first)} at the most load{_within(first.server.demand)}, not {most}"
+        return f"likely gives {least} {_rate_unit(first)} at the most load{_within_limits(first.server.demand)}, not {most}"
     if rival.usd_per_hour > first.usd_per_hour * (1 + common.TIE):
         return f"costs {_usd(rival.usd_per_hour)} an hour, {rival.usd_per_hour / first.usd_per_hour:.2f} times as much"
     if first.server.is_exact and not rival.server.is_exact:
@@ -561,9 +581,14 @@ def _apart(*numbers: float) -> list[str]:
     return said
 
 
-def _within(demand: Demand) -> str:
-    """The words for limits, where there are any."""
-    return " within the limits" if demand.limits else ""
+def _within(names: Sequence[str]) -> str:
+    """The words for what limits an answer, where anything does: within the limits, the devices and the budget."""
+    return " within " + " and ".join(filter(None, (", ".join(names[:-1]), names[-1]))) if names else ""
+
+
+def _within_limits(demand: Demand) -> str:
+    """The words for limits of times, where there are any."""
+    return _within(["the limits"] * bool(demand.limits))
 
 
 def _ms(seconds: float) -> str:
@@ -666,23 +691,23 @@ def recommend(
 
 def _nothing(found: Search) -> str:
     """Why nothing is recommended, what comes closest, and which limit to relax by how much."""
-    demand, budget, unit = found.demand, found.budget, found.demand.load.unit
+    demand, budget = found.demand, found.budget
     if found.found:  # it is the money, or the devices that there are
         nearest = min(found.found, key=lambda d: d.usd_per_hour)
-        within = _within(demand)
-        usd = budget.usd_per_hour
-        most = max(budget.most_servers(d.server, found.price(d.server), usd) * d.server.holds for d in found.found)
-        less = f"or ask for {_three(0.995 * most)} {unit} at most" if most else "or ask for less"
+        within, load = _within_limits(demand), demand.load
+        most = found.most_load
+        less = f", or ask for {load.counted(f'{rounded(most):.12g}')} at most" if most else ""
+        asked = load.counted(_three(nearest.load))
         fits = [d for d in found.found if d.n_devices <= budget.counts.get(d.server.asked, math.inf)]
         if fits and budget.usd_per_hour < math.inf:
             nearest = min(fits, key=lambda d: d.usd_per_hour)
             return (
-                f"budget = {budget.usd_per_hour:g}/h: the cheapest that holds {_three(nearest.load)} {unit}"
-                f"{within} costs {_usd(nearest.usd_per_hour)} an hour ({words(nearest)}): raise --budget, {less}"
+                f"budget = {budget.usd_per_hour:g}/h: the cheapest that holds {asked}"
+                f"{within} costs {_usd(nearest.usd_per_hour)} an hour ({words(nearest)}): raise --budget{less}"
             )
         return (
-            f"devices: those that there are hold less than {_three(nearest.load)} {unit}: the cheapest that "
-            f"holds it{within} is {words(nearest)}: give as many, {less}"
+            f"devices: those that there are hold less than {asked}: the cheapest that "
+            f"holds it{within} is {words(nearest)}: give as many{less}"
         )
     servers = [server for server in found.grid.servers if common.competes(server.fixed)]
     if not servers:
@@ -694,24 +719,59 @@ def _nothing(found: Search) -> str:
         return f"no layout fits: {reason}: try --weights of fewer bits (fp8, mxfp4), {more}, or other --devices"
     if not (fitting := [server for server in fitting if server.starts]):
         return f"{servers[-1].command.cannot[0]}: name another with --quantizers, or add --other-software"
-    least = [(server, server.least_times) for server in fitting]
-    server, times = min(least, key=lambda pair: max(pair[1][name] / limit for name, limit in demand.limits.items()))
-    alone = replace(_alone(server, found), load=0.0)
-    needed = [name for name, limit in demand.limits.items() if times[name] > limit]
-    asked = " and ".join(f"--max-{name.removesuffix('_s')} {_up(times[name])}" for name in needed)
+    return _too_short(found, [(server, server.least_times) for server in fitting])
+
+
+def _too_short(found: Search, idle: list[tuple[ServerDesign, dict[str, float]]]) -> str:
+    """Which limits of times no server keeps, and longer ones: that an idle server keeps, and that servers keep which
+    hold the load. `idle`: times of servers to which hardly any request comes."""
+    limits = found.demand.limits
+
+    def missed(times: Mapping[str, float]) -> dict[str, float]:
+        return {name: rounded(times[name], up=True) for name, limit in limits.items() if times[name] > limit}
+
+    def worst(times: Mapping[str, float]) -> float:
+        return max(times[name] / limit for name, limit in limits.items())
+
+    idle = sorted(idle, key=lambda pair: worst(pair[1]))
+    server, times = idle[0]
+    alone = Fleet(server, 1, found.price(server).usd_per_hour(server.n_devices, 1), 0.0)
+    said, fleet, least = f"closest comes {words(alone)}, hardly loaded: {limits_text(missed(times))}", None, math.inf
+    for one, idle_times in idle:
+        if worst(idle_times) >= least or found.demand.load.is_run:
+            break
+        if (loaded := _fewest(found, one, idle_times)) and worst(loaded[1]) < least:
+            fleet, times = loaded
+            least = worst(times)
+    asked = " and ".join(f"--max-{name.removesuffix('_s')} {1e3 * s:.12g}ms" for name, s in missed(times).items())
+    said = f"{said}: allow {asked}"
+    if fleet:
+        idle_text = limits_text(missed(idle[0][1]))
+        said = f"an idle server keeps {idle_text}, at this load {words(fleet)} keeps {asked}: allow that"
     return (
-        f"nothing surely keeps {limits_text(demand.limits)}: closest comes {words(alone)}, hardly loaded: "
-        f"{limits_text({name: times[name] for name in needed})}: allow {asked} or more (longer limits take fewer "
-        "servers), shorter prompts (--input), or give faster --devices"
+        f"nothing surely keeps {limits_text(limits)}: {said} or more (longer costs less), shorter prompts "
+        "(--input), or give faster --devices"
     )
 
 
-def _alone(server: ServerDesign, found: Search) -> Fleet:
-    return Fleet(server, 1, found.price(server).usd_per_hour(server.n_devices, 1), 1.0)
+def _fewest(
+    found: Search, server: ServerDesign, idle_times: Mapping[str, float]
+) -> tuple[Fleet, dict[str, float]] | None:
+    """The fewest servers that hold the load within the limits that an idle one keeps, and their times; None where there
+    is no load, or there are not so many."""
+    limits, amount = found.demand.limits, found.demand.amount
+    kept = {name: limit for name, limit in limits.items() if idle_times[name] <= limit}
+    if not amount or not (holds := server.holds_within(kept)):
+        return None
+    n = max(math.ceil(amount / holds * (1 - ROUNDING)), 1)
+    fleet = Fleet(server, n, found.price(server).usd_per_hour(server.n_devices, n), float(amount))
+    if not found.allowed([fleet]):
+        return None
+    return fleet, {name: found.demand.load.time_s(server, fleet.each, name) for name in limits}
 
 
-def _up(seconds: float) -> str:
-    """A time that is rounded up, as an option takes it."""
-    ms = 1e3 * seconds
-    digits = 10 ** max(math.floor(math.log10(ms)) - 2, -3)
-    return f"{math.ceil(ms / digits) * digits:.6g}ms"
+def rounded(number: float, up: bool = False, digits: int = 3) -> float:
+    """A positive number in so many digits, rounded down or up."""
+    unit = Fraction(10) ** (math.floor(math.log10(number)) - digits + 1)
+    steps = number / float(unit)
+    return float((math.ceil(steps * (1 - ROUNDING)) if up else math.floor(steps * (1 + ROUNDING))) * unit)

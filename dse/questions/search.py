@@ -128,6 +128,11 @@ class Budget(NamedTuple):
     #: devices at most, by the name that was asked for
     counts: Mapping[str, int] = {}
 
+    @property
+    def given(self) -> list[str]:
+        """Those that are limited, in words."""
+        return ["the devices"] * bool(self.counts) + ["the budget"] * (self.usd_per_hour < math.inf)
+
     def most_servers(self, server: ServerDesign, price: Price, usd: float) -> int:
         """The most servers within the devices that there are and so many USD an hour."""
         there_are = self.counts.get(server.asked, math.inf)
@@ -261,6 +266,25 @@ class Search:
     def tried_usd(self) -> float:
         """USD an hour up to which all fleets were tried."""
         return SPEND * self.ranked[0].usd_per_hour if _prunes(self.objective, self.budget) else math.inf
+
+    @property
+    def most_load(self) -> float:
+        """The largest load that servers of one design hold within the devices or the money that are given, in all
+        settings that are tried; of a trace, of the servers that were found."""
+        servers = [fleet.server for fleet in self.found] if self.demand.load.is_run else self.grid.servers
+        budget, bounds = self.budget, list[tuple[float, int, ServerDesign]]()
+        for server in servers:
+            is_limited = budget.usd_per_hour < math.inf or server.asked in budget.counts
+            if is_limited and common.competes(server.fixed) and (most := self.most(server)):
+                n = budget.most_servers(server, self.price(server), budget.usd_per_hour)
+                bounds.append((n * most, n, server))
+        best = 0.0
+        for bound, n, server in sorted(bounds, key=lambda one: -one[0]):
+            if bound <= best:
+                break
+            if server.starts:
+                best = max(best, n * (settings.roomiest(server) if self.in_settings else server).holds)
+        return best
 
     @cached_property
     def _largest(self) -> list[Fleet]:

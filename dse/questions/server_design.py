@@ -23,6 +23,8 @@ from dse.specs.workload import Workload
 T = TypeVar("T")
 #: less than a server by so much is rounding
 ROUNDING = 1e-12
+#: of requests that come by themselves
+MEANS = "times are means of all requests"
 
 
 @dataclass(frozen=True)
@@ -31,14 +33,15 @@ class ServedLoad(ABC):
 
     amount: float | None
     unit: ClassVar[str]
+    #: the unit of 1
+    one: ClassVar[str]
     #: whether it comes in whole numbers: a server has the rest
     is_whole: ClassVar[bool] = True
     #: result that says tokens a second, of a load in whole numbers
     tokens: ClassVar[str] = uncertainty.RATE
     #: whether what the best servers hold is settled by simulated runs
     is_run: ClassVar[bool] = False
-    #: what binds where no limit does, and how it comes, in words
-    bound: ClassVar[str]
+    #: how it comes, in words
     how: ClassVar[str] = ""
     #: what is wrong where not even the least fits
     no_room: ClassVar[str] = "no request fits"
@@ -51,9 +54,13 @@ class ServedLoad(ABC):
         """The load at another amount."""
         return replace(self, amount=max(round(amount), 1) if self.is_whole else amount)
 
+    def counted(self, amount: str) -> str:
+        """An amount with its unit."""
+        return f"{amount} {self.one if amount == '1' else self.unit}"
+
     def words(self, work: Workload) -> str:
         """The load in words."""
-        amount = f"{self.amount:,.6g} {self.unit}" if self.amount else "as many requests as they hold"
+        amount = self.counted(f"{self.amount:,.6g}") if self.amount else "as many requests as they hold"
         return f"{amount} of {work.input_tokens:,} + {work.output_tokens:,} tokens"
 
     @abstractmethod
@@ -71,6 +78,10 @@ class ServedLoad(ABC):
     def notes(self) -> list[str]:
         """Sentences for the small print."""
         return []
+
+    @abstractmethod
+    def bound(self, server: ServerDesign) -> str:
+        """What binds where no limit does, in words."""
 
     @abstractmethod
     def most(self, server: ServerDesign, limits: Mapping[str, float]) -> float:
@@ -114,7 +125,11 @@ class RequestsAtOnce(ServedLoad):
     """Requests at all times, each replaced as it ends."""
 
     unit = "requests at once"
-    bound = "memory"
+    one = "request at once"
+
+    def bound(self, server: ServerDesign) -> str:
+        """The memory, unless it has room for more than the server takes."""
+        return "memory" if server.most < server.point.design.load.most_at_once else "requests at once of the engine"
 
     def served(self, work: Workload) -> Workload:
         """As it is."""
@@ -155,9 +170,13 @@ class RequestsAtRate(ServedLoad):
     """Requests of equal lengths that come at random, so many a second."""
 
     unit = "requests/s"
+    one = "request/s"
     is_whole = False
-    bound = "saturated rate"
-    how = "requests come at random (Poisson), to each server its share"
+    how = f"requests come at random (Poisson), to each server its share; {MEANS}"
+
+    def bound(self, server: ServerDesign) -> str:
+        """The rate of a server that is always full."""
+        return "saturated rate"
 
     def to_json(self) -> dict[str, Any]:
         """All of it."""

@@ -236,3 +236,14 @@ def holding(server: ServerDesign, amount: float, n_most: float = math.inf) -> Se
         elif other.holds and (fewer := other.count(amount)) < n:
             best, n = other, fewer
     return best
+
+
+def roomiest(server: ServerDesign) -> ServerDesign:
+    """The server in the settings in which it holds most."""
+    best = server
+    while True:
+        more = best.holds + 1 if server.demand.load.is_whole else best.holds * (1 + TIE)
+        other = holding(server, more, 1)
+        if other.holds <= best.holds:
+            return best
+        best = other

@@ -43,14 +43,13 @@ class TwoRuns(NamedTuple):
     sure: float
     sure_then: float
 
-    def text(self) -> str:
-        """One line."""
+    def text(self, of_second: bool = False) -> str:
+        """One line; the chance before is that of the first, or of the second."""
         first, second = self.names
+        now = f"{sure_text(1 - self.sure)} sure now of the second" if of_second else f"{sure_text(self.sure)} sure now"
         other = f", and with {self.other} of the second" if self.other else " of each"
-        return (
-            f"Two runs would tell {first} from {second} ({sure_text(self.sure)} sure now, {sure_text(self.sure_then)} "
-            f"then): `{self.command}`{other}; `{self.calibrate}` takes both."
-        )
+        said = f"Two runs would tell {first} from {second} ({now}, {sure_text(self.sure_then)} then)"
+        return f"{said}: `{self.command}`{other}; `{self.calibrate}` takes both."
 
     def to_json(self) -> dict[str, Any]:
         """All of it."""

@@ -61,7 +61,7 @@ ASKED_FOR = {
             H200,
             [
                 "input = '0': must be a whole number from 1 to 1,073,741,824",
-                "rate = '1.2.3': must be a number from 1e-06 to 1,000,000.0",
+                "rate = '1.2.3': must be a number from 1e-06 to 1,000,000",
             ],
         ),
         ("neuralmagic/Meta-Llama-3.1-70B-Instruct-FP8", {"model": "llama3.1-70b", "weights": "fp8"}, []),

@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import re
 from functools import cache
 from itertools import count, product
 from pathlib import Path
@@ -305,6 +306,7 @@ def test_text_and_json_of_the_command(run):
         ({"rate": 1, "engines": ["vlm"]}, "vlm"),
         ({"rate": 0.0}, "rate = 0"),
         ({"rate": math.inf}, "rate = inf"),
+        ({"rate": 2e12}, "rate = 2e+12: must be a number from 1e-06 to 1,000,000,000,000"),
         ({"rate": 1, "max_drop": 2.0}, "max-drop = 2: must be a share from 0 to 1, such as 1% or 0.01"),
         ({"devices": ["1xh100"], "quantizers": ["oaken"]}, "No design here is run"),
         ({"rate": 1, "devices": ["rtx-4090"], "model": "llama3.1-405b", "most": 1}, "a larger --most"),
@@ -527,7 +529,10 @@ def test_what_is_measured_and_what_would_settle_it_stand_in_the_answer():
     assert document["runner_up"]["sure"] == pytest.approx(1 - sure)
     for named, key in ((found.two_runs, "two_runs"), (found.measured_front, "measured_front")):
         assert document[key] == named.to_json()
-        assert named.text().partition(":")[0] in " ".join(found.text().split())
+        assert named.text().partition(" (")[0].partition(":")[0] in " ".join(found.text().split())
+    rival = common.sure_text(1 - sure)  # one chance, of one of both
+    assert f" {rival} sure to give more after all." in " ".join(found.text().split())
+    assert f" ({rival} sure now of the second, " in found.text()
 
 
 def test_an_objective_without_a_load_is_refused(run):
@@ -667,3 +672,123 @@ def test_todays_server_on_full_devices_is_changed_for_more_throughput():
     assert "deepseek-ai/DeepSeek-R1" in found.command
     assert not found.changes.is_nothing
     assert found.changes.times == pytest.approx(found.best["tokens_per_s"] / found.changes.today.fleet.tokens_per_s)
+
+
+def most_is_held(asked):
+    """Whether an answer names the most load, by its own search: that is held, 5 % more is not and names the same."""
+    with pytest.raises(InputError) as error:
+        dse.recommend(**asked)
+    if not (said := re.search(r"or ask for (\S+) request\S*( at once)? at most$", str(error.value))):
+        return False
+    name, most = ("requests", int(said[1])) if "requests" in asked else ("rate", float(said[1]))
+    assert dse.recommend(**{**asked, name: most}).first.holds >= most
+    with pytest.raises(InputError) as error:
+        dse.recommend(**{**asked, name: 1.05 * most if name == "rate" else math.ceil(1.05 * most)})
+    assert f"ask for {said[1]} request" in str(error.value)
+    return True
+
+
+class TestHints:
+    """What an answer says would change it, typed."""
+
+    @pytest.mark.parametrize(
+        "asked",
+        [
+            {"model": "llama3.1-70b", "devices": ["8xh100"], "requests": 77, "input_tokens": 8192, "max_tpot": "50 ms"},
+            {"model": "qwen3-32b", "devices": ["8xh100"], "rate": 20_000, **ASKED},
+            {"model": "gpt-oss-120b", "devices": ["h100"], "rate": 10, "budget": "20/h", "cloud": "aws"},
+            {"model": "qwen3-8b", "devices": ["8xh100", "4xl40s"], "rate": 900, "objective": "throughput"},
+        ],
+    )
+    def test_the_most_load_is_held_and_five_percent_more_is_not(self, asked):
+        asked = {"engines": ["vllm"], "quantizers": ["fp16"], **asked}
+        assert most_is_held(asked)
+
+    @quick_first(2, "seed", range(30))
+    def test_the_most_load_of_drawn_questions(self, seed):
+        asked = problem(seed)
+        name, much = ("rate", 1e5) if "rate" in asked else ("requests", 100_000)
+        lot = random.Random(seed)
+        if lot.random() < 0.5:
+            asked["devices"] = [f"{lot.choice((1, 2, 8))}x{device}" for device in asked["devices"]]
+        else:
+            asked["budget"] = f"{lot.choice((8, 20, 33))}/h"
+        asked[name] = much
+        most_is_held(asked)
+
+    def test_within_the_budget_is_what_is_said_of_what_it_leaves_out(self):
+        """By hand, prices of AWS: 20 USD buy two H100 of 6.88, a third is 20.64; 28 USD are beyond twice the best."""
+        asked = {"model": "gpt-oss-120b", "rate": 10, "input_tokens": 2048, "output_tokens": 500, "cloud": "aws"}
+        asked |= {"devices": ["h100", "a100-80gb"], "engines": ["vllm"]}
+        less, more = (" ".join(dse.recommend(budget=f"{usd}/h", **asked).text().split()) for usd in (20, 28))
+        assert "16-bit keys and values: none that runs within the budget." in less
+        assert "a100-80gb none that runs within the budget." in less
+        assert "twice the load nothing within the budget -" in less
+        assert "16-bit keys and values: 20.64 USD an hour (3 x H100" in more
+
+    def test_nothing_but_what_is_given_is_said_to_limit(self):
+        found = dse.recommend(model="qwen3-8b", devices=["1xl40s"], engines=["vllm"], quantizers=["fp16"], rate=0.9)
+        assert "twice the load nothing within the devices -" in " ".join(found.text().split())
+        assert recommend._within(["the limits", "the devices", "the budget"]) == (
+            " within the limits, the devices and the budget"
+        )
+
+    def test_the_load_just_below_which_another_is_best_is_typed(self, found):
+        said = " ".join(found.text().split())
+        for word, factor in (("below", 1 - 1e-6), ("above", 1 + 1e-6)):
+            load, servers, device = re.search(rf"just {word} (\S+) requests/s (\d+) x (?:\d )?(\w+),", said).groups()
+            best = dse.recommend(devices=["h100", "b200", "l40s"], rate=float(load) * factor, **ASKED).best
+            assert (best["n_servers"], best["device"]) == (int(servers), device)
+
+    def test_a_limit_that_few_servers_keep_is_named_where_none_keeps_it(self):
+        asked = {"model": "qwen3-8b", "devices": ["h100", "l40s"], "engines": ["vllm"], "rate": 5}
+        with pytest.raises(InputError) as error:
+            dse.recommend(max_ttft="1 ms", **asked)
+        idle, n, limit = re.search(
+            r"an idle server keeps TTFT (\S+) ms, at this load (\d+) x .* keeps --max-ttft (\S+): allow that or more",
+            str(error.value),
+        ).groups()
+        few, many = (dse.recommend(max_ttft=limit, **asked) for limit in (limit, f"{idle} ms"))
+        assert few.best["n_servers"] <= int(n) == 1
+        assert few.best["usd_per_hour"] < many.best["usd_per_hour"] / 10
+
+    def test_the_engine_limits_requests_where_memory_has_room(self):
+        """vLLM takes 1,024 on a B200 though 1,047 of these fit."""
+        found = dse.recommend(
+            model="qwen3-32b",
+            devices=["1xb200"],
+            engines=["vllm"],
+            quantizers=["int4_per_token_head"],
+            requests=1000,
+            input_tokens=1024,
+            output_tokens=500,
+        )
+        assert found.best["holds"] == 1024 < found.first.server.point.max_batch
+        assert found.best["first_limit"] == "requests at once of the engine"
+        full = dse.recommend(model="qwen3-32b", devices=["1xb200"], engines=["vllm"], quantizers=["fp16"], requests=9)
+        assert full.best["first_limit"] == "memory"
+
+    @pytest.mark.parametrize("size", ["10GB", "256GiB", "1500MB", "12345"])
+    def test_bytes_are_said_as_they_are_written(self, size, run):
+        line = f"recommend --model qwen3-8b --devices h100 --rate 1 --host-cache {size}"
+        assert f"host-cache = {size}: has no effect without" in run(*line.split())[2]
+
+    def test_words_of_one_request_and_of_means(self):
+        found = dse.recommend(model="qwen3-8b", devices=["h100"], engines=["vllm"], quantizers=["fp16"], rate=1)
+        said = " ".join(found.text().split())
+        assert "qwen3-8b, 1 request/s of 1,024" in said
+        assert "to each server its share; times are means of all requests." in said
+
+
+@each(
+    ("number", "digits", "down", "up"),
+    [
+        (74.63, 3, 74.6, 74.7),
+        (7.2, 3, 7.2, 7.2),
+        (76.0, 3, 76, 76),
+        (12_345, 3, 12_300, 12_400),
+        (0.0518, 2, 0.051, 0.052),
+    ],
+)
+def test_rounded(number, digits, down, up):
+    assert (recommend.rounded(number, False, digits), recommend.rounded(number, True, digits)) == (down, up)
