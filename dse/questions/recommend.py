@@ -543,7 +543,8 @@ def why_lost(rival: Fleet, first: Fleet, objective: str) -> str:
             gives_up = "does without a prefix cache" if is_alike else "stores fewer bits"
             return f"{gives_up} for at most {RERUN_90:.0%} more throughput, as much as runs differ by"
         least, most = _apart(rival.likely_tokens_per_s, first.likely_tokens_per_s)
-        return f"likely gives {least} {_rate_unit(first)} at the most load{_within_limits(first.server.demand)}, not {most}"
+        within = _within_limits(first.server.demand)
+        return f"likely gives {least} {_rate_unit(first)} at the most load{within}, not {most}"
     if rival.usd_per_hour > first.usd_per_hour * (1 + common.TIE):
         return f"costs {_usd(rival.usd_per_hour)} an hour, {rival.usd_per_hour / first.usd_per_hour:.2f} times as much"
     if first.server.is_exact and not rival.server.is_exact:
@@ -723,7 +724,7 @@ def _nothing(found: Search) -> str:
 
 
 def _too_short(found: Search, idle: list[tuple[ServerDesign, dict[str, float]]]) -> str:
-    """Which limits of times no server keeps, and longer ones: that an idle server keeps, and that servers keep which
+    """Limits of times that no server keeps, and longer ones: that an idle server keeps, and that servers keep which
     hold the load. `idle`: times of servers to which hardly any request comes."""
     limits = found.demand.limits
 

@@ -81,7 +81,7 @@ class ServedLoad(ABC):
 
     @abstractmethod
     def bound(self, server: ServerDesign) -> str:
-        """What binds where no limit does, in words."""
+        """The words for what binds where no limit does."""
 
     @abstractmethod
     def most(self, server: ServerDesign, limits: Mapping[str, float]) -> float:
