@@ -496,7 +496,7 @@ VLLM, SGLANG = "vllm serve Qwen/Qwen3-32B", "python -m sglang.launch_server --mo
     ("line", "values", "left_out"),
     [
         (f"{VLLM} --max-num-seq 64", {"max_num_seqs": 64}, []),
-        (f"{VLLM} --max_num_s=64 --enforce --tensor-par 2", {"max_num_seqs": 64, "cuda_graphs": False, "tp": 2}, []),
+        (f"{VLLM} --max_num_seq=64 --enforce --tensor-par 2", {"max_num_seqs": 64, "cuda_graphs": False, "tp": 2}, []),
         (f"{VLLM} --no-enable-prefix", {"prefix_cache": "off"}, []),
         (f"{SGLANG} --max-run 64 --mem-frac 0.8", {"max_num_seqs": 64, "gpu_memory_utilization": 0.8}, []),
         # of an option that no design has
