@@ -48,7 +48,7 @@ class Changes:
 
     @property
     def n_today(self) -> int:
-        """How many of today's server the load takes; 0 where no number holds it."""
+        """Servers as today's that the load takes; 0 where no number holds it."""
         return self.today.fleet.n_servers if self.today.fleet else 0
 
     @property

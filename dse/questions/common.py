@@ -37,7 +37,7 @@ NOT_RUN = "not run"
 
 
 def refusals(results: Iterable[Mapping[str, Any]]) -> str:
-    """What the software of a device does not run, each once with why; "" where it runs all."""
+    """Designs that the software of a device does not run, each once with why; "" where it runs all."""
     told = list(dict.fromkeys(str(why) for result in results if isinstance(why := result.get("runs_why"), str)))
     more = f" and {len(told) - MAX_TOLD} more" if len(told) > MAX_TOLD else ""
     return f"{'; '.join(told[:MAX_TOLD])}{more}"
