@@ -123,7 +123,7 @@ def changes(line: str, command: ReadCommand, found: Search, bits: Bits = CLOSED)
             if server.holds <= 0:
                 return Change(what, None, "does not hold the load within the limits, however many there are")
         except DseError as error:
-            return Change(what, None, f"does not start: {error.lines()[0]}")
+            return Change(what, None, f"does not run this: {error.lines()[0]}")
         fleet = fleet_of(server, found.demand, found.prices, found.budget)
         n_there = found.budget.counts.get(first.asked, fleet.n_devices)
         return Change(what, fleet) if fleet.n_devices <= n_there else Change(what, None, _lacks(fleet, n_there))

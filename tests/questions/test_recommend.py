@@ -585,9 +585,12 @@ class TestFromToday:
 
     def test_a_layout_that_its_engine_refuses_is_no_server_of_today(self):
         line = "python -m sglang.launch_server --model-path Qwen/Qwen3-32B --tp-size 3"
-        found = dse.recommend(devices=["h100"], engines=["vllm"], quantizers=["fp16"], start=line, **LOAD)
-        assert found.changes.today.why.startswith("does not start: ")
+        asked = {"devices": ["h100"], "engines": ["vllm"], "quantizers": ["fp16"]}
+        found = dse.recommend(start=line, **asked, **LOAD)
+        assert found.changes.today.why.startswith("does not run this: tp = 3: ")
         assert "from today" in found.text()
+        ep = dse.recommend(start="vllm serve Qwen/Qwen3-30B-A3B -tp 4 --ep 2", **asked, **LOAD).changes.today.why
+        assert ep == "does not start: ep 2: vLLM spreads whole experts over all devices or over none: ep 1 or 4"
 
     @pytest.mark.parametrize("line", ["", "-", "echo hello", "vllm serve nobody/knows-this"])
     def test_lines_that_start_no_server_are_refused(self, line, run):
