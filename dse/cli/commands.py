@@ -90,8 +90,10 @@ class DeclaredCommand(click.Command):
 def command_of(cls: type[Operation]) -> click.Command:
     """The command that runs an operation and prints its result."""
     params: list[click.Parameter] = []
+    own = {f"--{field.name}" for field in fields_of(cls)}
     for field in fields_of(cls):
         form = option_of(field)
+        form = replace(form, former=tuple(name for name in form.former if name not in own))
         if not form.in_command:
             continue
         if "work" in field.metadata:

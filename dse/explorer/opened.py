@@ -83,8 +83,8 @@ def _command(row: BenchRow) -> None:
         command = request.server_of(row.asked, row.load).command
     if command.line:
         st.code(command.line, language="bash", wrap_lines=True)
-        if command.lacks:
-            st.caption(escaped(f"Not in this line: {'; '.join(command.lacks)}"))
+        for said in command.lines[1:]:
+            st.caption(escaped(said))
     ours = request.command(row.asked, row.load, row.answer)
     st.code(ours, language="bash", wrap_lines=True)
     if "--price " in ours:

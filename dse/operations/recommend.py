@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from dse.questions.recommend import Recommendation
     from dse.questions.server_design import ServedLoad
     from dse.specs.device_and_model import HardwareSpec, ModelSpec
+    from dse.specs.server_flags import ReadCommand
     from dse.validate.saved_plan import PlanCheck
 
 #: output tokens of a turn, where none are given
@@ -222,7 +223,8 @@ class Recommend(AssumesLike, WithAgents, WithHost, WithLimits, Sourced, WithFigu
             add = f"add --price {unpriced[0]}=USD, an hour of a device"
             console.say(f"left out, as {self.cloud} has no list price of them here: {', '.join(unpriced)}: {add}")
             devices = {name: devices[name] for name in priced}
-        said, left_out = self._said(next(iter(devices.values())))
+        today = self._said(next(iter(devices.values())))
+        said = today.values
         model, work = self.model or said.get("model"), self.workload
         if not model:
             raise InputError(f"from = {show(self.start)}: names no model that is known here: add --model")
@@ -256,12 +258,17 @@ class Recommend(AssumesLike, WithAgents, WithHost, WithLimits, Sourced, WithFigu
         budget = search.Budget(budget_usd, counts)
         answer = recommend.recommend(found, asked, priced, objective, budget, console.progress)
         if self.start:
-            answer = replace(answer, changes=changes(self.start, said, left_out, answer.search, choices.bits))
+            answer = replace(answer, changes=changes(self.start, today, answer.search, choices.bits))
         self.say_left_out(n_out, console)
         return answer
 
     def _check_one(self) -> None:
-        """Raise InputError for two loads; a trace may have another rate than its own."""
+        """Raise InputError for two loads, of which a trace may have another rate than its own, and for a layout over
+        more devices than a server may have."""
+        if (n := self.workload.n_devices) > (self.most or n):
+            raise InputError(
+                f"most = {self.most}: the given layout takes {n:,} devices: give --most {n}, or fewer (--tp, --pp)"
+            )
         given = {name: getattr(self, name) for name in ("sessions", "trace", "requests", "rate")}
         said = [name for name, value in given.items() if value is not None]
         if len(said) > 1 and said != ["trace", "rate"]:
@@ -313,15 +320,16 @@ class Recommend(AssumesLike, WithAgents, WithHost, WithLimits, Sourced, WithFigu
         name = given or catalog.hub_name(model) or model.name
         return {saved_plan.NAME: saved_plan.content(outcome, name, console.command)}
 
-    def _said(self, device: HardwareSpec) -> tuple[dict[str, Any], list[str]]:
+    def _said(self, device: HardwareSpec) -> ReadCommand:
         """The fields that today's server sets, and the flags of its command that no field has. Raises InputError."""
-        if not self.start:
-            return {}, []
         from dse.specs import catalog, server_flags
+
+        if not self.start:
+            return server_flags.ReadCommand()
 
         text = self.start.replace("\\\n", " ").strip()
         if "\n" in text or (len(text.split()) == 1 and text != "-"):
-            return self._of_log(device), []
+            return server_flags.ReadCommand(self._of_log(device))
         command = server_flags.read(text)
         if not command.values:
             allowed = "a server's command, such as 'vllm serve MODEL', or its log, by a path without spaces"
@@ -331,7 +339,7 @@ class Recommend(AssumesLike, WithAgents, WithHost, WithLimits, Sourced, WithFigu
         shipped = catalog.shipped_model_file(str(self.model)) if self.model else None
         is_other = self.model and named and (shipped is None or shipped.stem != command.values["model"])
         other = [f"its model {command.model_name}, as --model is given"] if is_other else []
-        return command.values | named, [*other, *command.left_out]
+        return replace(command, values=command.values | named, left_out=[*other, *command.left_out])
 
     def _of_log(self, device: HardwareSpec) -> dict[str, Any]:
         """The fields that the server of a start-up log sets. Raises InputError for one that does not start."""

@@ -56,6 +56,7 @@ def quantizer_option() -> Any:
         "KV quantizer with parameters, e.g. oaken or sinkq:bits=2,group=32, or as engines call it, e.g. fp8_e4m3 "
         "(`dse list quantizers`), or plan:FILE.toml.",
         also=("--kv-cache-dtype",),
+        former=("--quantizers",),
         metavar="Q",
         is_said=True,
         group=DESIGN,

@@ -1,40 +1,55 @@
 """Changes of flags from a server that runs today to the best one on its devices, and the gain of each."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from dse.core.errors import DseError
+from dse.core.units import plain
+from dse.model import starts
 from dse.questions import common, layouts
 from dse.questions.common import Candidate, Result
 from dse.questions.search import Fleet, Search, fleet_of
 from dse.questions.server_design import ServerDesign
 from dse.specs import server_flags
+from dse.specs.device_and_model import ModelSpec
 from dse.specs.measurements import CLOSED, Bits
+from dse.specs.server_flags import ReadCommand
 from dse.specs.workload import Workload
 
 #: a saving below this share of the cost, or of throughput, is no reason to change; assumed
 WORTH = 0.02
+#: engines that do not start with more tokens than the model has positions (vllm/config/model.py,
+#: `_derive_context_length` in sglang/srt/configs/model_config.py), and what of a line stretches or allows these
+CHECK_POSITIONS = ("vllm", "sglang")
+_STRETCHES = ("rope", "hf-overrides", "hf_overrides", "model-override", "ALLOW_LONG", "ALLOW_OVERWRITE")
 
 
 @dataclass(frozen=True)
 class Change:
-    """One difference from today's server, with the servers that the load then takes; None where it does not run, or
-    holds no load within the limits."""
+    """One difference from today's server, with the servers that the load then takes; None where it does not run,
+    holds no load within the limits, or more are needed than there are, with why."""
 
     what: str
     fleet: Fleet | None
+    why: str = ""
 
 
 @dataclass(frozen=True)
 class Changes:
-    """Today's server under the load, each difference from the best server on its devices, and all of them."""
+    """Today's server under the load, each difference from the best server on its devices, and all of them; without
+    differences where its engine refuses the line."""
 
     line: str
     left_out: tuple[str, ...]
     today: Change
     single: tuple[Change, ...]
     best: Fleet | None
+
+    @property
+    def n_today(self) -> int:
+        """Servers as today's that the load takes; 0 where no number holds it."""
+        return self.today.fleet.n_servers if self.today.fleet else 0
 
     @property
     def saves_usd(self) -> float:
@@ -71,25 +86,31 @@ class Changes:
                     "what": change.what,
                     "n_servers": change.fleet and change.fleet.n_servers,
                     "usd_per_hour": change.fleet and change.fleet.usd_per_hour,
+                    "holds_a_server": change.fleet and change.fleet.server.holds,
+                    "why": change.why or None,
                 }
                 for change in every
             ],
         }
 
 
-def changes(line: str, said: Mapping[str, Any], left_out: Sequence[str], found: Search, bits: Bits = CLOSED) -> Changes:
-    """Compare a server with the best of a search on the first of its devices. `said` are the fields that its line sets.
+def changes(line: str, command: ReadCommand, found: Search, bits: Bits = CLOSED) -> Changes:
+    """Compare a server with the best of a search on the first of its devices. `command` is what its line says.
 
     Raises InputError for a line that says what no server has.
     """
-    first = found.grid.servers[0]
+    first, said = found.grid.servers[0], command.values
     device, model, work = first.design.device, first.design.plan.model, first.work
-    plain = layouts.on_one_device(work, stack=None)
+    best = next((fleet for fleet in found.ranked if fleet.server.asked == first.asked), None)
+    if refused := command.refused | _too_long(line, said, model):
+        left_out = tuple(flag for flag in command.left_out if flag not in refused)
+        return Changes(line, left_out, Change("today", None, f"does not start: {starts.why_not(refused)}"), (), best)
+    alone = layouts.on_one_device(work, stack=None)
     own = {name: value for name, value in said.items() if name in vars(work)}
     if own.get("prefix_cache") == "on":  # as without the flag
         del own["prefix_cache"]
     own.setdefault("weights", None)  # as released, whatever --weights says
-    today_work = replace(plain, **own)
+    today_work = replace(alone, **own)
     formats = str(said.get("quantizer", "fp16")), str(said.get("value_quantizer", ""))
     design = common.design(device, model, *formats, bits)
 
@@ -97,16 +118,40 @@ def changes(line: str, said: Mapping[str, Any], left_out: Sequence[str], found: 
         try:
             changed_work = found.demand.load.served(replace(today_work, **changed))
             server = ServerDesign(first.asked, design, changed_work, found.demand)
-            runs = common.competes(server.fixed) and server.holds > 0
-        except DseError:
-            return Change(what, None)
-        return Change(what, fleet_of(server, found.demand, found.prices, found.budget) if runs else None)
+            if not common.competes(server.fixed):
+                return Change(what, None, f"does not start: {server.fixed['runs_why']}")
+            if server.holds <= 0:
+                return Change(what, None, "does not hold the load within the limits, however many there are")
+        except DseError as error:
+            return Change(what, None, f"does not run this: {error.lines()[0]}")
+        fleet = fleet_of(server, found.demand, found.prices, found.budget)
+        n_there = found.budget.counts.get(first.asked, fleet.n_devices)
+        return Change(what, fleet) if fleet.n_devices <= n_there else Change(what, None, _lacks(fleet, n_there))
 
-    best = next((fleet for fleet in found.ranked if fleet.server.asked == first.asked), None)
     single: list[Change] = []
     if best:
         single = [*_of_design(tried, best.server, today_work, design), *_of_flags(tried, best.server, today_work, own)]
-    return Changes(line, tuple(left_out), tried("today"), tuple(single), best)
+    return Changes(line, tuple(command.left_out), tried("today"), tuple(single), best)
+
+
+def _too_long(line: str, said: Mapping[str, Any], model: ModelSpec) -> dict[str, str]:
+    """The refusal of a length beyond the model's positions; {} for none, and where the line stretches them."""
+    stack, longest = str(said.get("stack") or "").partition("@")[0], said.get("max_model_len")
+    is_stretched = any(word in line for word in _STRETCHES)
+    if stack not in CHECK_POSITIONS or is_stretched or not model.lacks_positions(longest):
+        return {}
+    flag = server_flags.flag_of(stack, "max_model_len", longest)
+    return {flag: f"{model.alias or model.name} has {model.max_position_tokens:,} positions"}
+
+
+def _lacks(fleet: Fleet, n_there: int) -> str:
+    """Why the devices that there are hold no such fleet."""
+    demand, name = fleet.server.demand, fleet.server.design.device.name
+    is_are = f"{n_there:,} {'is' if n_there == 1 else 'are'} there"
+    if not demand.amount:
+        return f"takes {fleet.server.n_devices:,} {name}, and {is_are}"
+    holds = f"{plain(fleet.server.holds, 3)} of {plain(float(demand.amount), 3)} {demand.load.unit}"
+    return f"holds {holds}: the load takes {fleet.n_servers:,} of it ({fleet.n_devices:,} {name}, and {is_are})"
 
 
 def _of_design(tried: Callable[..., Change], target: ServerDesign, today: Workload, design: Candidate) -> list[Change]:

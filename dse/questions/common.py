@@ -32,16 +32,21 @@ TIE = 1e-9
 MAX_TOLD = 6
 
 
-#: marks of designs that the software of their device does not run, and what answers say where all are such
+#: mark of designs that the software of their device does not run
 NOT_RUN = "not run"
-NONE_RUNS = "No design here is run by the software of its device: --other-software compares them all the same"
+
+
+def refusals(results: Iterable[Mapping[str, Any]]) -> str:
+    """Designs that the software of a device does not run, each once with why; "" where it runs all."""
+    told = list(dict.fromkeys(str(why) for result in results if isinstance(why := result.get("runs_why"), str)))
+    more = f" and {len(told) - MAX_TOLD} more" if len(told) > MAX_TOLD else ""
+    return f"{'; '.join(told[:MAX_TOLD])}{more}"
 
 
 def refused_text(results: Iterable[Mapping[str, Any]]) -> str:
     """One line that names what the software of a device does not run, and why; "" where it runs all."""
-    told = list(dict.fromkeys(str(why) for result in results if isinstance(why := result.get("runs_why"), str)))
-    more = f" and {len(told) - MAX_TOLD} more" if len(told) > MAX_TOLD else ""
-    return f"Other software would have to run {'; '.join(told[:MAX_TOLD])}{more}." if told else ""
+    told = refusals(results)
+    return f"Other software would have to run {told}." if told else ""
 
 
 def competes(result: Mapping[str, Any]) -> bool:

@@ -9,7 +9,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from dse.core.columns import Column, aligned, cells
-from dse.core.errors import InputError
+from dse.core.errors import DseError, InputError
 from dse.core.progress import Progress
 from dse.model import quality, uncertainty
 from dse.model.uncertainty import Gain
@@ -22,6 +22,7 @@ from dse.questions.measured_fronts import MeasuredFront, measured_front
 from dse.questions.search import Budget, Fleet, Search
 from dse.questions.server_design import ROUNDING, Demand, ServerDesign
 from dse.questions.two_runs import RERUN_90, TwoRuns, two_runs
+from dse.specs import server_flags
 from dse.specs.prices import Price
 
 if TYPE_CHECKING:
@@ -138,12 +139,13 @@ class Recommendation(QuestionAnswer):
     def text(self) -> str:
         """One screen: the verdict, the cards, their commands, the runner-up, what would change it."""
         measured = wrap(self.measured_front.text(), WIDTH) if self.measured_front else []
-        lines = [f"What to run: {self.question}", "", *wrap(self.verdict, WIDTH), *measured, ""]
+        verdict = [*wrap(self.verdict, WIDTH), *wrap(self.positions_text, WIDTH)]
+        lines = [f"What to run: {self.question}", "", *verdict, *measured, ""]
         heads = [["", *self.shown], *self.card_lines()]
         lines += [*aligned(heads, left=len(heads[0])), ""]
         for name, deployment in self.shown.items():
             of = f", on each of {deployment.n_servers:,}" if deployment.n_servers > 1 else ""
-            lines.append(f"{name}{of}: {_command_text(deployment)}")
+            lines.append(f"{name}{of}: " + "\n".join(deployment.server.command.lines))
         lines += ["", *self._size_lines(), *self._change_lines()]
         notes = [self.runner_up_text(), *self.notes()]
         lines += [line for note in notes for line in wrap(note, WIDTH)]
@@ -180,8 +182,20 @@ class Recommendation(QuestionAnswer):
         sure = f"; {sure_text(first.keeps)} sure to keep {limits_text(limits)}" if limits else ""
         run = f"{words(first)}, for {_usd(first.usd_per_hour)} an hour{sure}."
         if self.changes and self.changes.best is first and self.changes.is_nothing:
-            return f"Keep today's server: no change of it saves or gives much. Without it: run {run}"
+            n = self.changes.n_today
+            more = f", {n:,} of it" if n > 1 else ""
+            return f"Keep today's server{more}: no change of it saves or gives much. Without it: run {run}"
         return f"Run {run}"
+
+    @property
+    def positions_text(self) -> str:
+        """That contexts are longer than the model's positions; "" where they are not."""
+        point = self.first.server.point
+        model, longest = point.plan.whole_model, point.asked.longest_tokens
+        if not model.lacks_positions(longest):
+            return ""
+        made_for = f"{self.model} has {model.max_position_tokens:,} positions"
+        return f"{made_for}: contexts of {longest:,} tokens need rope scaling (YaRN), which no command here says."
 
     def card_lines(self) -> list[list[str]]:
         """The cells of the cards, a list a line: what it says, and what it is of each card in `shown`."""
@@ -219,24 +233,28 @@ class Recommendation(QuestionAnswer):
         rows = [_change_row(change) for change in (from_today.today, *from_today.single)]
         if best is not None:
             rows.append(_change_row(Change("all of it", best)))
+        n, amount = from_today.n_today, self.search.demand.amount
         if from_today.is_nothing:
-            said = "Do nothing: today's server holds the load, and no change on its devices saves or gives much."
+            held = f"{n:,} of today's server hold" if n > 1 else "today's server holds"
+            said = f"Do nothing: {held} the load, and no change on its devices saves or gives much."
+        elif from_today.today.fleet is None:
+            said = f"Today's server {from_today.today.why}."
         elif best is None:
             said = "No server on today's devices holds the load within the limits."
-        elif from_today.today.fleet is None:
-            said = "Today's server does not hold the load within the limits, however many there are."
         elif from_today.times > 1:
             said = f"Changing today's flags gives {from_today.times:.2f} times the throughput on the same devices."
         else:
             said = f"Changing today's flags saves {_usd(from_today.saves_usd)} an hour on the same devices."
+        if n > 1 and amount and (today := from_today.today.fleet):
+            unit = self.search.demand.load.unit
+            held = f"{_three(today.server.holds)} of {_three(amount)} {unit}"
+            said += f" One server as today's holds {held}: the load takes {n:,}."
         grid = self.search.grid
         where = f" Compared on {grid.servers[0].asked}, the first device given." if len(grid.devices) > 1 else ""
         unread = f" Not read: {', '.join(from_today.left_out)}." if from_today.left_out else ""
-        return [
-            *wrap(said + where + unread, WIDTH),
-            *aligned([[*_CHANGE, f"{_pace(self.first)} at most"], *rows], 2),
-            "",
-        ]
+        heads = [*_CHANGE, f"{_pace(self.first)} at most"]
+        table = aligned([heads, *rows], 2) if n or from_today.single else []
+        return [*wrap(said + where + unread, WIDTH), *table, ""]
 
     def runner_up_text(self) -> str:
         """The runner-up, why it lost, and the chance that it is better."""
@@ -418,7 +436,8 @@ _CHANGE = ["from today", "servers", "an hour", "holds", "tok/s"]
 def _change_row(change: Change) -> list[str]:
     fleet = change.fleet
     if fleet is None:
-        return [change.what, "does not hold it", "-", "-", "-", "-"]
+        is_started = not change.why.startswith("does not start")
+        return [change.what, "does not hold it" if is_started else "does not start", "-", "-", "-", "-"]
     servers = f"{fleet.n_servers:,} x {fleet.server.n_devices} {fleet.server.design.device.name}"
     numbers = [_usd(fleet.usd_per_hour), _three(fleet.holds), f"{fleet.tokens_per_s:,.0f}", _ms(fleet.time_s)]
     return [change.what, servers, *numbers]
@@ -476,14 +495,6 @@ def first_limit(deployment: Fleet) -> str:
     if server.holds < server.holds_within({}) * (1 - common.TIE):
         return min(limits, key=lambda name: server.holds_within({name: limits[name]})).removesuffix("_s").upper()
     return server.demand.load.bound(server)
-
-
-def _command_text(deployment: Fleet) -> str:
-    command = deployment.server.command
-    lacks = "; ".join(command.lacks)
-    if not command.line:
-        return f"no command: {lacks}"
-    return f"{command.line}  (not in this line: {lacks})" if lacks else command.line
 
 
 def words(deployment: Fleet) -> str:
@@ -712,7 +723,7 @@ def _nothing(found: Search) -> str:
         )
     servers = [server for server in found.grid.servers if common.competes(server.fixed)]
     if not servers:
-        return f"{common.NONE_RUNS}"
+        return _none_runs(found.grid, demand)
     if not (fitting := [server for server in servers if server.has_room]):
         reason, asked = servers[-1].point.infeasible_reason or demand.load.no_room, servers[-1].asked
         n = budget.counts.get(asked)
@@ -769,6 +780,24 @@ def _fewest(
     if not found.allowed([fleet]):
         return None
     return fleet, {name: found.demand.load.time_s(server, fleet.each, name) for name in limits}
+
+
+def _none_runs(grid: Grid, demand: Demand) -> str:
+    """Why no engine runs any server of the grid, and which other engines of its devices run its formats."""
+    tried = {(server.asked, server.design.name): server for server in reversed(grid.servers)}  # the first of each
+    run: dict[str, list[str]] = {}
+    for server in tried.values():
+        for engine in server_flags.engines():
+            work = replace(server.work, stack=engine)
+            try:
+                if common.competes(ServerDesign(server.asked, server.design, work, demand).fixed):
+                    run.setdefault(engine, []).append(f"{server.design.name} on {server.asked}")
+            except DseError:  # not for a layout of this engine
+                continue
+    others = [f"--engines {engine} runs {', '.join(what)}" for engine, what in run.items()]
+    others += ["name other --quantizers", "--other-software compares all"]
+    why = common.refusals(server.fixed for server in grid.servers)
+    return f"no server here starts: {why}: {'; '.join(others)}"
 
 
 def rounded(number: float, up: bool = False, digits: int = 3) -> float:

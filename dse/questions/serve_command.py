@@ -71,11 +71,16 @@ class ServeCommand:
         """Parts of the design and names of machines that the line leaves out, in words."""
         return self.cannot + ((f"several machines, joined by {self.machines}",) if self.machines else ())
 
+    @property
+    def lines(self) -> list[str]:
+        """The command and, on a line of its own that is not copied with it, what it does not say; else why there is
+        none."""
+        said = [f"Not in this line: {'; '.join(self.lacks)}"] if self.lacks else []
+        return [self.line, *said] if self.line else [f"no command: {'; '.join(self.lacks)}"]
+
     def text(self) -> str:
         """The command with what it does not say, in lines; "" where there is none."""
-        if not self.line:
-            return ""
-        return f"Run it: {self.line}" + (f"\nNot in this line: {'; '.join(self.lacks)}" if self.lacks else "")
+        return "\n".join(["Run it: " + self.line, *self.lines[1:]]) if self.line else ""
 
 
 @dataclass
@@ -283,7 +288,7 @@ def _lengths(line: _Line, point: Point, stack: str) -> None:
     """The longest context, and requests and tokens at once."""
     work, longest = point.asked, point.asked.longest_tokens
     positions = point.plan.whole_model.max_position_tokens
-    if positions and longest > positions:
+    if point.plan.whole_model.lacks_positions(longest):
         line.cannot.append(f"context of {longest:,} tokens: the model has {positions:,} positions")
     most, at_once = most_at_once(point.device, work, point.lowered.stack_name), min(point.batch, point.max_batch)
     running = work.max_num_seqs or (at_once if at_once > most else None)

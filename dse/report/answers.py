@@ -169,8 +169,8 @@ class ServedFormat:
 def told(fleet: Fleet) -> dict[str, Any]:
     """A server in words, as cells of the table, and the command that starts it."""
     command = fleet.server.command
-    lacks = f"  (not in this line: {'; '.join(command.lacks)})" if command.line and command.lacks else ""
-    return {**server_text(fleet.results, fleet.results[common.COST]), "command": command.line + lacks}
+    text = server_text(fleet.results, fleet.results[common.COST])
+    return {**text, "command": "\n".join(command.lines) if command.line else ""}
 
 
 def server_text(row: Result, usd: float | None) -> dict[str, Any]:

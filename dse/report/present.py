@@ -524,15 +524,14 @@ def how_sure(result: dict[str, Any]) -> list[str]:
 
 def made_for_positions(model: ModelSpec, n_tokens: int | None) -> str:
     """Remark on a context longer than the model's positions; "" otherwise."""
-    most = model.max_position_tokens
-    return f"model: {most:,} positions" if most and (n_tokens or 0) > most else ""
+    return f"model: {model.max_position_tokens:,} positions" if model.lacks_positions(n_tokens) else ""
 
 
 def position_note(model: ModelSpec, n_tokens: int) -> list[str]:
     """A note where a context is longer than the model's positions; nothing otherwise."""
-    most = model.max_position_tokens
-    if most is None or n_tokens <= most:
+    if not model.lacks_positions(n_tokens):
         return []
+    most = model.max_position_tokens
     return [f"Note: {n_tokens:,} tokens are beyond the {most:,} positions that {model.name} was made for"]
 
 

@@ -642,6 +642,10 @@ class ModelSpec(BaseModel):
         lines = [f"{self.name}{title}", f"  {', '.join(sizes)}", f"  {', '.join(shape)}"]
         return "\n".join([*lines, f"  weights as released: {self.released}; source: {self.source}"])
 
+    def lacks_positions(self, n_tokens: int | None) -> bool:
+        """Whether a context is longer than the positions that the model was made for; no where these are not known."""
+        return self.max_position_tokens is not None and (n_tokens or 0) > self.max_position_tokens
+
     def __str__(self) -> str:
         return self.text()
 

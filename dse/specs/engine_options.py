@@ -12,7 +12,7 @@ from dse.core.errors import did_you_mean
 #: options of one letter that commands take, and other options of engines begin with; of these, what commands take too
 _LETTERS, _TAKEN = ("c", "m"), ("-ctk", "-ctv")
 #: options of engines without a value -> the option and value that they stand for
-_STAND_FOR = {
+STAND_FOR = {
     "--cpu-moe": ("--n-cpu-moe", "all"),
     "-cmoe": ("--n-cpu-moe", "all"),
     "--swa-full": ("--swa-full-tokens-ratio", "1"),
@@ -27,7 +27,7 @@ _STAND_FOR = {
 
 def spelled_out(words: Iterable[str]) -> list[str]:
     """A command's words, options of engines that stand for a value written out."""
-    return [word for typed in words for word in _STAND_FOR.get(typed.replace("_", "-"), (typed,))]
+    return [word for typed in words for word in STAND_FOR.get(typed.replace("_", "-"), (typed,))]
 
 
 def is_cut(word: str) -> bool:
@@ -60,10 +60,14 @@ def answer(option: str) -> str:
     return ""
 
 
+def names(engine: str) -> set[str]:
+    """Options of an engine (vLLM), with their dashes, but for those that commands take by the same name."""
+    return {name for title, groups in _options()[1].items() if title.startswith(engine) for name in groups}
+
+
 def near(option: str, engine: str, others: Iterable[str]) -> str:
     """'did you mean --max-num-seqs?' for an option that an engine (vLLM) has not, by its own and `others`; "" for one
     that some engine has, and where none is near."""
-    known = [name for title, groups in _options()[1].items() if title.startswith(engine) for name in groups]
-    known = [name for name in (*known, *others) if name.startswith("--")]
+    known = [name for name in (*names(engine), *others) if name.startswith("--")]
     said = did_you_mean(option, known, 1) if option.startswith("--") and not answer(option) else ""
     return said if said.startswith("did") else ""

@@ -20,7 +20,7 @@ from dse.core.field import SWITCH, WHOLE
 from dse.quantizers import engine_names, vllm
 from dse.specs import catalog, drafts, engine_options, weight_names
 from dse.specs.device_and_model import ModelSpec
-from dse.specs.engines import ENGINES
+from dse.specs.engines import ENGINES, release_for, types
 from dse.specs.weights import WIDE
 from dse.specs.workload import ASKED, StateType
 
@@ -97,6 +97,8 @@ class EngineFlags:
     start: str
     always: tuple[str, ...]
     per_rank: tuple[str, ...]
+    #: whether its parser takes the beginning of a flag for the flag
+    prefixes: bool
     #: formats that are made of 16-bit weights as they are loaded -> the engine's word
     online: Mapping[str, str]
     #: values of settings that a search tries beside the engine's own, by field
@@ -117,6 +119,8 @@ class ReadCommand:
     #: the model's name as the line has it; "" where it names none that is known
     model_name: str = ""
     left_out: list[str] = field(default_factory=list)
+    #: flags with whose values the engine does not start -> why
+    refused: dict[str, str] = field(default_factory=dict)
 
 
 @cache
@@ -129,6 +133,7 @@ def engines() -> Mapping[str, EngineFlags]:
             start=entry["start"],
             always=tuple(entry["always"]),
             per_rank=tuple(entry["per_rank"]),
+            prefixes=entry.get("prefixes", False),
             online=entry["online"],
             machines=entry["machines"],
             tried={name: tuple(values) for name, values in entry["tried"].items()},
@@ -189,10 +194,10 @@ def read(text: str) -> ReadCommand:
     except ValueError as error:
         raise InputError(f"{show(text)}: {error}: close the quotes") from None
     command, stack = ReadCommand(), ""
-    for flag, value in _arguments(engine_options.spelled_out(words)):
+    for flag, value in _arguments(engine_options.spelled_out(_written_out(words))):
         if flag == "" or (flag == "-m" and stack != "llama.cpp"):  # of Python: a module
-            name, _, tag = value.rpartition("/")[2].partition(":")
-            if server := SERVERS.get(name):
+            server, tag = _server(value)
+            if server:
                 command.values["stack"] = stack = server
                 command.left_out += [f"the image's release {tag}"] if tag else []
             elif "/" in value or catalog.shipped_model_file(value):
@@ -201,6 +206,7 @@ def read(text: str) -> ReadCommand:
             name, stands_for = _fields(stack)[flag]
             if stands_for is None:
                 _take(command, name, flag, value)
+                command.refused |= _no_type(stack, name, flag, value)
             else:
                 command.values[name] = stands_for
         elif flag not in _IDLE:
@@ -210,6 +216,46 @@ def read(text: str) -> ReadCommand:
             command.left_out.append(f"{flag} {value}".strip() + (f" ({near})" if near else ""))
     _settle(command, stack)
     return command
+
+
+def _server(word: str) -> tuple[str, str]:
+    """The stack that a word before a server's arguments names, and the tag of an image; "" for none."""
+    name, _, tag = word.rpartition("/")[2].partition(":")
+    return SERVERS.get(name, ""), tag
+
+
+def _written_out(words: list[str]) -> list[str]:
+    """A command's words, each beginning of one flag alone in full where the engine's parser takes it for that."""
+    stack = next(filter(None, (_server(word)[0] for word in words)), "")
+    if stack not in engines() or not engines()[stack].prefixes:
+        return words
+    known = _options_of(stack)
+    written = []
+    for word in words:
+        flag, equals, value = word.partition("=")
+        flag = flag.replace("_", "-")
+        begun = [name for name in known if name.startswith(flag)] if flag[:2] == "--" and flag not in known else []
+        written.append(f"{begun[0]}{equals}{value}" if len(begun) == 1 else word)
+    return written
+
+
+@cache
+def _options_of(stack: str) -> frozenset[str]:
+    """All options that an engine's lines may have, with two dashes, those that switch others off too."""
+    names = {*engine_options.names(ENGINES[stack]), *engine_options.STAND_FOR, *_fields(stack), *_IDLE}
+    options = {name for name in names if name[:2] == "--"}
+    return frozenset(options | {f"--no-{name[2:]}" for name in options})
+
+
+def _no_type(stack: str, name: str, flag: str, value: str) -> dict[str, str]:
+    """The line for a KV type that an engine does not know; {} for one that it does, and for other flags."""
+    entry = engines()[stack].flags.get(name) if stack in engines() else None
+    is_own = entry is not None and flag in (word.replace("_", "-") for word in entry.names)
+    if name not in ("quantizer", "value_quantizer") or entry is None or not is_own:
+        return {}
+    if value in (*entry.words, *types(stack, release_for(stack, "") or "")):
+        return {}
+    return {f"{flag} {value}".strip(): f"no KV type of {ENGINES[stack]} {engines()[stack].release}"}
 
 
 def _arguments(words: list[str]) -> Iterator[tuple[str, str]]:

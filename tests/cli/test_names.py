@@ -51,6 +51,15 @@ def test_what_cannot_be_meant_is_one_line(run, argv, message):
     assert message in err
 
 
+def test_one_quantizer_may_be_asked_for_by_the_name_of_several(run):
+    """And where a command has both, `--quantizers` is its own."""
+    design = ("--model", "llama3.1-8b", "--device", "h100")
+    assert found(run, *design, "--quantizers", "fp8") == found(run, *design, "--quantizer", "fp8")
+    assert run("ask", "load", *design, "--quantizers", "fp8")[0] == 0
+    code, out, err = run("ask", "need", "bits", *design, "--throughput", "500", "--quantizers", "fp8,nqkv")
+    assert (code, err, "fp8" in out) == (0, "", True)
+
+
 def test_lengths_in_units_of_1024_and_spellings_of_engines(run):
     design = ("--device", "h100", "--model", "llama3.1-8b")
     engines = (

@@ -308,7 +308,18 @@ def test_text_and_json_of_the_command(run):
         ({"rate": math.inf}, "rate = inf"),
         ({"rate": 2e12}, "rate = 2e+12: must be a number from 1e-06 to 1,000,000,000,000"),
         ({"rate": 1, "max_drop": 2.0}, "max-drop = 2: must be a share from 0 to 1, such as 1% or 0.01"),
-        ({"devices": ["1xh100"], "quantizers": ["oaken"]}, "No design here is run"),
+        ({"devices": ["1xh100"], "quantizers": ["oaken"]}, "no server here starts: oaken: no KV type of vLLM 0.33.0;"),
+        (
+            {"rate": 2, "engines": ["trtllm"], "quantizers": ["int4_per_token_head"]},
+            "no server here starts: int4_per_token_head: no KV type of TensorRT-LLM 1.4: --engines vllm runs "
+            "int4_per_token_head on h100; name other --quantizers; --other-software compares all",
+        ),
+        (
+            {"model": "qwen3-30b-a3b", "rate": 2, "engines": ["vllm"], "tp": 4, "ep": 2},
+            "ep 1 or 4: --engines sglang runs fp16 on h100; --engines trtllm runs fp16 on h100;",
+        ),
+        ({"rate": 2, "most": 1, "tp": 4}, "most = 1: the given layout takes 4 devices: give --most 4, or fewer (--tp"),
+        ({"rate": 2, "most": 7, "tp": 4, "pp": 2}, "most = 7: the given layout takes 8 devices: give --most 8"),
         ({"rate": 1, "devices": ["rtx-4090"], "model": "llama3.1-405b", "most": 1}, "a larger --most"),
         ({"rate": 1, "devices": ["1xrtx-4090"], "model": "llama3.1-70b"}, "more of them (--devices 8xrtx-4090)"),
     ],
@@ -395,11 +406,36 @@ def test_half_the_price_changes_the_answer_where_it_says(found):
 #: a server of today, and its load
 LINE = "vllm serve Qwen/Qwen3-32B --tensor-parallel-size 4"
 LOAD = {"rate": 5, "input_tokens": 4096, "output_tokens": 500, "max_tpot": "30 ms", "max_ttft": "1 s"}
+#: a line that holds less than it might, and the lengths of its load
+SLOW = "vllm serve meta-llama/Llama-3.1-8B-Instruct --kv-cache-dtype fp8 --max-num-seqs 64"
+SHORT = {"input_tokens": 2048, "output_tokens": 300}
 LOGS = Path(__file__).parents[1] / "validate" / "logs"
 #: of a server that does not start
 FAILS = (LOGS / "vllm-0.19-llama-3.1-8b.log").read_text().partition("Available KV cache")[0] + (
     "\nValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`.\n"
 )
+
+
+def test_contexts_beyond_the_positions_of_a_model_are_said_below_the_verdict():
+    """By hand: 102,400 + 1,024 tokens of a model of 40,960; none of 39,936 + 1,024."""
+    asked = {"model": "qwen3-32b", "devices": ["h100"], "engines": ["vllm"], "quantizers": ["fp8"], "rate": 2}
+    found = dse.recommend(input_tokens=102_400, **asked)
+    says = (
+        "qwen3-32b has 40,960 positions: contexts of 103,424 tokens need rope scaling (YaRN), which no command here "
+        "says."
+    )
+    assert found.positions_text == says
+    assert f"{found.verdict} {says} cheapest" in " ".join(found.text().split())
+    assert not dse.recommend(input_tokens=39_936, **asked).positions_text
+
+
+def test_a_command_is_a_line_alone_and_what_it_lacks_another():
+    found = dse.recommend(
+        model="qwen3-32b", devices=["h100"], engines=["vllm"], quantizers=["fp8"], rate=2, input_tokens=102_400
+    )
+    lines = found.text().splitlines()
+    at = next(at for at, line in enumerate(lines) if line.endswith(f": {found.command}"))
+    assert lines[at + 1] == "Not in this line: context of 103,424 tokens: the model has 40,960 positions"
 
 
 class TestFromToday:
@@ -410,9 +446,9 @@ class TestFromToday:
         assert "Do nothing" in found.text()
 
     def test_each_flag_says_what_it_gives(self):
-        line = f"{LINE.removesuffix('4')}8 --pipeline-parallel-size 2 --max-num-seqs 4 --max-num-seq 5"
+        line = f"{LINE.removesuffix('4')}8 --pipeline-parallel-size 2 --max-num-seqs 4 --max-num-seqz 5"
         changes = dse.recommend(devices=["h100"], engines=["vllm"], start=line, **LOAD).changes
-        assert changes.left_out == ("--max-num-seq 5 (did you mean --max-num-seqs?)",)
+        assert changes.left_out == ("--max-num-seqz 5 (did you mean --max-num-seqs?)",)
         split, others = changes.single
         assert (split.what, others.what) == ("tp 8, pp 2 -> tp 4", "without --max-num-seqs")
         today, split, best = changes.today.fleet, split.fleet, changes.best
@@ -495,6 +531,68 @@ class TestFromToday:
         assert again.changes.is_nothing
         keep = "Keep today's server: no change of it saves or gives much. Without it: r"
         assert again.verdict == keep + best.verdict[1:]
+
+    def test_a_line_is_one_server_of_which_the_load_takes_some(self):
+        """By hand: 5 requests/s over what one such server holds."""
+        asked = {"devices": ["l40s"], "engines": ["vllm"], "quantizers": ["fp16"], **SHORT}
+        best = dse.recommend(model="llama3.1-8b", rate=5, **asked)
+        again = dse.recommend(start=best.command, rate=5, **asked)
+        today = again.changes.today.fleet
+        assert today.server.holds == dse.recommend(start=best.command, rate=0.1, **asked).changes.today.fleet.holds
+        assert again.changes.n_today == today.n_servers == math.ceil(5 / today.server.holds) == 3
+        said = " ".join(again.text().split())
+        assert f"One server as today's holds {today.server.holds:.3g} of 5 requests/s: the load takes 3." in said
+        assert "Keep today's server, 3 of it: no change of it saves or gives much." in said
+        assert "Do nothing: 3 of today's server hold the load" in said
+        assert "today's server holds the load" not in said
+
+    def test_more_of_todays_server_than_there_are_hold_no_load(self):
+        """One L40S, of which the load takes two as they run today, and one as they might."""
+        asked = {"devices": ["1xl40s"], "engines": ["vllm"], "start": SLOW, **SHORT}
+        found = dse.recommend(rate=3.33, **asked)
+        holds = dse.recommend(rate=1, **asked).changes.today.fleet.holds
+        assert 3.33 / 2 < holds < 3.33
+        assert (found.changes.today.fleet, found.changes.n_today, found.best["n_devices"]) == (None, 0, 1)
+        takes = f"Today's server holds {holds:.3g} of 3.33 requests/s: the load takes 2 of it (2 L40S, and 1 is there)."
+        assert takes in " ".join(found.text().split())
+        assert "2 x 1 L40S" not in found.text().partition("from today")[2].partition("\n\n")[0]
+        full = dse.recommend(devices=["4xh100"], engines=["vllm"], start=f"{LINE.removesuffix('4')}8")
+        assert full.changes.today.why == "takes 8 H100, and 4 are there"
+
+    @pytest.mark.parametrize(
+        ("flags", "why"),
+        [
+            (
+                "--max-model-len 999999 --kv-cache-dtype fp9",
+                "--kv-cache-dtype fp9: no KV type of vLLM 0.33.0; --max-model-len 999999: qwen3-32b has 40,960 "
+                "positions",
+            ),
+            ("--kv-cache-dtype q4_0", "--kv-cache-dtype q4_0: no KV type of vLLM 0.33.0"),
+            ("--max-model-len 40961", "--max-model-len 40961: qwen3-32b has 40,960 positions"),
+            ("--max-model-len 40960", ""),
+            ("--kv-cache-dtype octave_k3v4", ""),  # of the release, and of no format here
+            ('--max-model-len 99999 --hf-overrides \'{"rope_parameters": {"factor": 4}}\'', ""),
+        ],
+    )
+    def test_a_line_that_its_engine_refuses_is_no_server_of_today(self, flags, why):
+        asked = {"devices": ["h100"], "engines": ["vllm"], "quantizers": ["fp16"], **LOAD}
+        found = dse.recommend(start=f"{LINE} {flags}", **asked)
+        said = " ".join(found.text().split())
+        assert (f"Today's server does not start: {why}." in said) == bool(why)
+        assert (found.changes.today.fleet is None) == bool(why) == ("from today" not in said)
+        if why:
+            assert found.changes.today.why == f"does not start: {why}"
+            assert not found.changes.left_out
+            assert found.best == dse.recommend(model="qwen3-32b", **asked).best
+
+    def test_a_layout_that_its_engine_refuses_is_no_server_of_today(self):
+        line = "python -m sglang.launch_server --model-path Qwen/Qwen3-32B --tp-size 3"
+        asked = {"devices": ["h100"], "engines": ["vllm"], "quantizers": ["fp16"]}
+        found = dse.recommend(start=line, **asked, **LOAD)
+        assert found.changes.today.why.startswith("does not run this: tp = 3: ")
+        assert "from today" in found.text()
+        ep = dse.recommend(start="vllm serve Qwen/Qwen3-30B-A3B -tp 4 --ep 2", **asked, **LOAD).changes.today.why
+        assert ep == "does not start: ep 2: vLLM spreads whole experts over all devices or over none: ep 1 or 4"
 
     @pytest.mark.parametrize("line", ["", "-", "echo hello", "vllm serve nobody/knows-this"])
     def test_lines_that_start_no_server_are_refused(self, line, run):

@@ -469,7 +469,7 @@ def test_layers_in_16_bits_are_read(model, flags, quantizer, left_out):
 @each(
     ("line", "left_out"),
     [
-        ("vllm serve Qwen/Qwen3-32B --max-num-seq 4", ["--max-num-seq 4 (did you mean --max-num-seqs?)"]),
+        ("vllm serve Qwen/Qwen3-32B --max-num-seqz 4", ["--max-num-seqz 4 (did you mean --max-num-seqs?)"]),
         ("vllm serve Qwen/Qwen3-32B --enforce_eagr", ["--enforce-eagr (did you mean --enforce-eager?)"]),
         # a flag of the release that no design has; the near ones of each engine are its own
         (
@@ -487,6 +487,34 @@ def test_layers_in_16_bits_are_read(model, flags, quantizer, left_out):
 )
 def test_a_misspelt_flag_is_left_out_beside_the_nearest_one(line, left_out):
     assert server_flags.read(line).left_out == left_out
+
+
+VLLM, SGLANG = "vllm serve Qwen/Qwen3-32B", "python -m sglang.launch_server --model-path Qwen/Qwen3-32B"
+
+
+@each(
+    ("line", "values", "left_out"),
+    [
+        (f"{VLLM} --max-num-seq 64", {"max_num_seqs": 64}, []),
+        (f"{VLLM} --max_num_seq=64 --enforce --tensor-par 2", {"max_num_seqs": 64, "cuda_graphs": False, "tp": 2}, []),
+        (f"{VLLM} --no-enable-prefix", {"prefix_cache": "off"}, []),
+        (f"{SGLANG} --max-run 64 --mem-frac 0.8", {"max_num_seqs": 64, "gpu_memory_utilization": 0.8}, []),
+        # of an option that no design has
+        (f"{VLLM} --served-model x", {}, ["--served-model-name x"]),
+        # --max-num-seqs, --max-num-batched-tokens, ...; --kv-cache-dtype and --kv-cache-dtype-skip-layers
+        (f"{VLLM} --max-num 64", {}, ["--max-num 64 (did you mean --max-num-seqs?)"]),
+        (f"{VLLM} --kv-cache-d fp8", {}, ["--kv-cache-d fp8 (did you mean --kv-cache-dtype?)"]),
+        # a flag in full that begins another, and parsers without beginnings
+        (f"{VLLM} --kv-cache-dtype fp8", {"quantizer": "fp8"}, []),
+        ("trtllm-serve Qwen/Qwen3-32B --max_seq 9", {}, ["--max-seq 9 (did you mean --max_seq_len?)"]),
+        ("llama-server -hf Qwen/Qwen3-32B --ctx 9", {}, ["--ctx 9 (did you mean --ctx-size?)"]),
+    ],
+)
+def test_the_beginning_of_one_flag_is_that_flag_where_the_engine_reads_it_so(line, values, left_out):
+    """As argparse reads it, which vLLM and SGLang use."""
+    read = server_flags.read(line)
+    assert {name: read.values[name] for name in read.values if name not in ("stack", "model", "weights")} == values
+    assert read.left_out == left_out
 
 
 def test_a_plan_by_layer_of_one_type_is_started_too(tmp_path):

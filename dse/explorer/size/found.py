@@ -126,7 +126,7 @@ def _sized(
         questions = tuple(_question(fleet, model, demand.limits) for fleet in answer.shown.values())
         chart = FIGURES["load"].chart(table, {"limits": demand.limits, "notes": []})
     return Sized(
-        verdict=plain(answer.verdict),
+        verdict=plain(f"{answer.verdict} {answer.positions_text}".rstrip()),
         labels=tuple(line[0] for line in lines),
         cards=tuple(cards),
         runner_up=plain(answer.runner_up_text()),
