@@ -24,6 +24,7 @@ from dse.operations.declare import (
     Operation,
     WorkOptions,
     fields_of,
+    flag_name,
     help_of,
     is_required,
     option_of,
@@ -90,7 +91,7 @@ class DeclaredCommand(click.Command):
 def command_of(cls: type[Operation]) -> click.Command:
     """The command that runs an operation and prints its result."""
     params: list[click.Parameter] = []
-    own = {f"--{field.name}" for field in fields_of(cls)}
+    own = {f"--{flag_name(field)}" for field in fields_of(cls)}
     for field in fields_of(cls):
         form = option_of(field)
         form = replace(form, former=tuple(name for name in form.former if name not in own))
