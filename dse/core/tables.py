@@ -64,7 +64,7 @@ def read_csv(path: str | os.PathLike[str], give: str, max_bytes: int, says: str 
         first = re.split("[\r\n]", raw.readline(MAX_HEADER).decode("utf-8-sig", "replace"), maxsplit=1)[:1]
         _check_once(name, next(csv.reader(first), []))
         raw.seek(0)
-        return pd.read_csv(raw, **options)
+        return pd.read_csv(raw, **options).copy()  # in few blocks: pandas warns of one more column beside a hundred
 
 
 def _check_size(name: str, size: int, max_bytes: float) -> None:

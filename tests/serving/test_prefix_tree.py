@@ -181,7 +181,7 @@ def test_steps_say_what_each_prompt_finds_and_what_becomes_of_the_rest():
 def test_windows_are_refused_with_what_to_do():
     kv = build("gemma-3-27b", "fp16")
     work = Workload(batch=4, admission="paged", model_kind="ideal")
-    with pytest.raises(InputError, match=r"model = 'gemma-3-27b' with 'fp16': has windows.* simulate it without"):
+    with pytest.raises(InputError, match=r"model = 'gemma-3-27b' with 'fp16': has windows.* give --prefix-cache off"):
         simulator.run(catalog.device("h200"), kv, work, prompts("abcd", "ab", block=2000))
 
 
