@@ -29,7 +29,7 @@ def draw(rows: Sequence[BenchRow]) -> None:
     OWN.draw()
     name, held = OWN.held()
     if name:
-        n_shown, share = len(beside(rows)), f"{serving.LENGTH_SHARE:.0%}"
+        n_shown, share = len(beside(rows)), f"{100 * serving.LENGTH_SHARE:.0f} %"
         of = f"{n_shown:,} of them of a design's device, model and lengths (within {share})"
         st.text(f"{name}: {len(held):,} servers, {of}.")
 

@@ -113,7 +113,7 @@ class UnderLoad(QuestionAnswer):
             return f"Nothing keeps {said}, however few requests come."
         if most is None:
             return f"Nothing surely keeps {said}; as computed up to {computed:.4g} requests/s do."
-        share = f"{most / (self.full_requests_per_s or most):.0%} of the saturated rate"
+        share = f"{100 * (most / (self.full_requests_per_s or most)):.0f} % of the saturated rate"
         more = f"; as computed up to {computed:.4g}" if f"{computed:.4g}" != f"{most:.4g}" else ""
         return f"Within {said}: up to {most:.4g} requests/s, {share}{more}."
 

@@ -110,7 +110,7 @@ class CachedLoad(ServedLoad):
         """Say how hits are counted."""
         said = "Found: in whole blocks, those used longest ago given up first"
         if self.cache.asks:
-            more = f"{hits.LEAST_GAIN - 1:.0%} more"
+            more = f"{100 * (hits.LEAST_GAIN - 1):.0f} % more"
             said += f"; host memory is used where a server holds {more} with it, of engines with a flag for it"
         return [f"{said}."]
 

@@ -345,7 +345,7 @@ class Recommendation(QuestionAnswer):
             return ""
         holds = server.in_settings({"prefix_cache": "off"}).holds
         n = math.ceil(first.load / holds * (1 - ROUNDING)) if holds else 0
-        found = f"{first.results['hit_rate']:.0%} of the prompt tokens"
+        found = f"{100 * first.results['hit_rate']:.0f} % of the prompt tokens"
         but = f"{_three(holds)}, not {_three(server.holds)}: {n:,} server{'s' * (n > 1)}" if n else "nothing"
         return f"Without its prefix cache, which finds {found}, a server holds {but}."
 
@@ -552,7 +552,7 @@ def why_lost(rival: Fleet, first: Fleet, objective: str) -> str:
         if rival.likely_tokens_per_s > first.likely_tokens_per_s:
             is_alike = rival.server.is_exact == first.server.is_exact
             gives_up = "does without a prefix cache" if is_alike else "stores fewer bits"
-            return f"{gives_up} for at most {RERUN_90:.0%} more throughput, as much as runs differ by"
+            return f"{gives_up} for at most {100 * RERUN_90:.0f} % more throughput, as much as runs differ by"
         least, most = _apart(rival.likely_tokens_per_s, first.likely_tokens_per_s)
         within = _within_limits(first.server.demand)
         return f"likely gives {least} {_rate_unit(first)} at the most load{within}, not {most}"
@@ -633,6 +633,10 @@ def _setting(name: str, row: Result) -> str:
     return settings.cell(row["settings"], name)
 
 
+def _load_text(load: float, holds: float) -> str:
+    return f"{_three(load)} of {_three(holds)} ({100 * load / holds:.0f} %)"
+
+
 _CARD = (
     Column("servers", form=lambda row: f"{row['n_servers']:,} x {row['n_devices_a_server']} {row['device']}"),
     Column("engine", form=lambda row: f"{row['stack'] or '-'}, {row['weights']} weights"),
@@ -645,9 +649,7 @@ _CARD = (
     Column("a million tokens", form=lambda row: _usd(row["usd_per_million_tokens"])),
     Column("TPOT", form=_times_text("tpot_s")),
     Column("TTFT", form=_times_text("ttft_s")),
-    Column(
-        "load", form=lambda row: f"{_three(row['load'])} of {_three(row['holds'])} ({row['load'] / row['holds']:.0%})"
-    ),
+    Column("load", form=lambda row: _load_text(row["load"], row["holds"])),
     Column("load limited by", form=lambda row: row["first_limit"]),
     Column("steps bound by", form=lambda row: row["bound"]),
     Column("accuracy loss", form=quality.drop_text),
@@ -657,7 +659,7 @@ _CARD = (
 _SETTINGS = frozenset(title for title, _ in settings.TITLES.values())
 #: beside the card where prompts are found
 _FOUND = (
-    Column("prompts found", form=lambda row: f"{row['hit_rate']:.0%}"),
+    Column("prompts found", form=lambda row: f"{100 * row['hit_rate']:.0f} %"),
     Column("host memory", form=lambda row: f"{row['host_bytes'] / 1e9:,.4g} GB a device" if row["host_bytes"] else "-"),
     Column("a server", form=lambda row: f"{_three(row['load_a_server'])} of {_three(row['holds'] / row['n_servers'])}"),
 )

@@ -93,7 +93,7 @@ def test_simulated_requests_beyond_a_limit_are_counted():
     """Of 50 requests whose prompts take 0.1 s and more none keeps a limit of a millisecond."""
     simulated = {"simulated": "workload", "simulated_requests": "50", "rate": "0.5"}
     app = opened("size", **RATE, **simulated, ttft_limit="0.001")
-    assert set(app.dataframe[0].value["verdict"]) == {"holds; 100% miss the limit of TTFT"}
+    assert set(app.dataframe[0].value["verdict"]) == {"holds; 100 % miss the limit of TTFT"}
 
 
 def test_a_design_that_does_not_fit_says_so_and_has_no_line():
@@ -114,7 +114,7 @@ def test_the_design_that_serves_most_within_the_limits_is_named_where_one_keeps_
     found = {name: load.UnderLoad(name, "", server(most), (), {}) for name, most in (("slow", 0.5), ("fast", 1.6))}
     assert (
         against_rate.best_within(found, {"tpot_s": 4.2})
-        == "fast serves most. Within TPOT 4.2 s: up to 1.6 requests/s, 40% of the saturated rate."
+        == "fast serves most. Within TPOT 4.2 s: up to 1.6 requests/s, 40 % of the saturated rate."
     )
     none = {"slow": load.UnderLoad("slow", "", server(0.0), (), {})}
     assert against_rate.best_within(none, {"tpot_s": 1.0}).startswith("Nothing keeps TPOT 1 s, however few")

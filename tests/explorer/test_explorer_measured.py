@@ -26,7 +26,7 @@ def test_a_table_loaded_on_trust_lies_over_the_figure_of_answer():
     app = opened("trust", trust_tab="own", input="1024", **design)
     table_of(app).upload("mine.csv", f"{HEAD}\n{ROWS}".encode(), "text/csv").run()
     assert not app.exception
-    said = "mine.csv: 3 servers, 1 of them of a design's device, model and lengths (within 15%)."
+    said = "mine.csv: 3 servers, 1 of them of a design's device, model and lengths (within 15 %)."
     assert said in [text.value for text in app.text]
     app.number_input(key="input").set_value(64).run()
     assert not app.exception

@@ -111,8 +111,8 @@ def test_the_most_requests_within_limits_is_solved(monkeypatch):
 @pytest.mark.parametrize(
     ("sure", "computed", "says"),
     [
-        (1.6, 1.6, "Within TPOT 4.2 s: up to 1.6 requests/s, 40% of the saturated rate."),
-        (1.6, 3.7, "Within TPOT 4.2 s: up to 1.6 requests/s, 40% of the saturated rate; as computed up to 3.7."),
+        (1.6, 1.6, "Within TPOT 4.2 s: up to 1.6 requests/s, 40 % of the saturated rate."),
+        (1.6, 3.7, "Within TPOT 4.2 s: up to 1.6 requests/s, 40 % of the saturated rate; as computed up to 3.7."),
         (0.0, 0.4, "Nothing surely keeps TPOT 4.2 s; as computed up to 0.4 requests/s do."),
         (0.0, 0.0, "Nothing keeps TPOT 4.2 s, however few requests come."),
     ],

@@ -143,7 +143,7 @@ def percentiles(name: str, run: Mapping[str, Any], waits: pd.DataFrame, wanted: 
     said = ["the queue grows as long as they come" if run["is_stable"] is False else "holds"]
     for column, limit in wanted.items():
         if (beyond := float((waits[column] > limit).mean())) > 0:
-            said.append(f"{beyond:.0%} miss the limit of {column.removesuffix('_s').upper()}")
+            said.append(f"{100 * beyond:.0f} % miss the limit of {column.removesuffix('_s').upper()}")
     if run["n_rejected"]:
         said.append(f"{run['n_rejected']:,} too long for its memory")
     rate = number(run["throughput_tokens_per_s"], "tok/s")
