@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
+from dse import figures
 from dse.core.errors import InputError, show
 from dse.figures.drawing import axes, marks, names, style, to_plotly
 from dse.figures.drawing.chart import Axis, Chart, Series
@@ -47,6 +48,7 @@ def study(name: str, experiment: str, shows: str) -> Callable[[Callable[[Tables]
 
 def chart(name: str, tables: Tables) -> Chart:
     """The figure of that name, a panel or more a model. Raises InputError where a table lacks its rows."""
+    assert name in figures.FIGURES  # all charts, which are imported when this is asked for and fill `CHARTS`
     draw, experiment = CHARTS[name]
     for model, table in tables.items():
         if not (table["experiment"] == experiment).any():
