@@ -240,7 +240,7 @@ def test_sixteen_bits_stay_where_fewer_give_as_much_as_runs_differ_by():
     found = dse.interactivity("h200", "deepseek-r1", splits=[8], max_tpot="50 ms", input_tokens=4096, output_tokens=500)
     assert found.best["quantizer"] == "fp16"
     assert found.runner_up[0].server.design.name == "fp8"
-    assert "it lost as it stores fewer bits for at most 4% more throughput" in found.verdict
+    assert "it lost as it stores fewer bits for at most 4 % more throughput" in found.verdict
 
 
 def test_what_a_format_gives_at_a_speed_is_the_best_within_that_time():
