@@ -33,6 +33,7 @@ class Change:
     what: str
     fleet: Fleet | None
     why: str = ""
+    starts: bool = True
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ def changes(line: str, command: ReadCommand, found: Search, bits: Bits = CLOSED)
     best = next((fleet for fleet in found.ranked if fleet.server.asked == first.asked), None)
     if refused := command.refused | _too_long(line, said, model):
         left_out = tuple(flag for flag in command.left_out if flag not in refused)
-        return Changes(line, left_out, Change("today", None, f"does not start: {starts.why_not(refused)}"), (), best)
+        return Changes(line, left_out, _unstarted("today", starts.why_not(refused)), (), best)
     alone = layouts.on_one_device(work, stack=None)
     own = {name: value for name, value in said.items() if name in vars(work)}
     if own.get("prefix_cache") == "on":  # as without the flag
@@ -119,11 +120,11 @@ def changes(line: str, command: ReadCommand, found: Search, bits: Bits = CLOSED)
             changed_work = found.demand.load.served(replace(today_work, **changed))
             server = ServerDesign(first.asked, design, changed_work, found.demand)
             if not common.competes(server.fixed):
-                return Change(what, None, f"does not start: {server.fixed['runs_why']}")
+                return _unstarted(what, server.fixed["runs_why"])
             if server.holds <= 0:
                 return Change(what, None, "does not hold the load within the limits, however many there are")
         except DseError as error:
-            return Change(what, None, f"does not run this: {error.lines()[0]}")
+            return Change(what, None, f"does not run this: {error.lines()[0]}", starts=False)
         fleet = fleet_of(server, found.demand, found.prices, found.budget)
         n_there = found.budget.counts.get(first.asked, fleet.n_devices)
         return Change(what, fleet) if fleet.n_devices <= n_there else Change(what, None, _lacks(fleet, n_there))
@@ -132,6 +133,10 @@ def changes(line: str, command: ReadCommand, found: Search, bits: Bits = CLOSED)
     if best:
         single = [*_of_design(tried, best.server, today_work, design), *_of_flags(tried, best.server, today_work, own)]
     return Changes(line, tuple(command.left_out), tried("today"), tuple(single), best)
+
+
+def _unstarted(what: str, why: str) -> Change:
+    return Change(what, None, f"does not start: {why}", starts=False)
 
 
 def _too_long(line: str, said: Mapping[str, Any], model: ModelSpec) -> dict[str, str]:

@@ -189,8 +189,7 @@ def cache_costs(device: HardwareSpec, model: ModelSpec, work: Workload) -> bool:
     and its engine has a flag that switches it off."""
     stack = (work.stack or DEFAULT_STACK).partition("@")[0]
     engine = server_flags.engines().get(stack)
-    is_hybrid = any(layer.state_code for layer in model.layers)
-    if engine is None or "prefix_cache" not in engine.flags or work.prefix_cache or not is_hybrid:
+    if engine is None or "prefix_cache" not in engine.flags or work.prefix_cache or not model.is_hybrid:
         return False
     server = servers.of(stack, device, work.stack)
     return server != server.without_prefixes()

@@ -20,7 +20,7 @@ from dse.questions.grid import Grid
 from dse.questions.limits import LIMITS
 from dse.questions.measured_fronts import MeasuredFront, measured_front
 from dse.questions.search import Budget, Fleet, Search
-from dse.questions.server_design import ROUNDING, Demand, ServerDesign
+from dse.questions.server_design import ROUNDING, Demand, ServerDesign, n_servers
 from dse.questions.two_runs import RERUN_90, TwoRuns, two_runs
 from dse.specs import server_flags
 from dse.specs.prices import Price
@@ -344,7 +344,7 @@ class Recommendation(QuestionAnswer):
         if not first.results.get("hit_rate"):
             return ""
         holds = server.in_settings({"prefix_cache": "off"}).holds
-        n = math.ceil(first.load / holds * (1 - ROUNDING)) if holds else 0
+        n = n_servers(first.load, holds) if holds else 0
         found = f"{100 * first.results['hit_rate']:.0f} % of the prompt tokens"
         but = f"{_three(holds)}, not {_three(server.holds)}: {n:,} server{'s' * (n > 1)}" if n else "nothing"
         return f"Without its prefix cache, which finds {found}, a server holds {but}."
@@ -436,8 +436,7 @@ _CHANGE = ["from today", "servers", "an hour", "holds", "tok/s"]
 def _change_row(change: Change) -> list[str]:
     fleet = change.fleet
     if fleet is None:
-        is_started = not change.why.startswith("does not start")
-        return [change.what, "does not hold it" if is_started else "does not start", "-", "-", "-", "-"]
+        return [change.what, "does not hold it" if change.starts else "does not start", "-", "-", "-", "-"]
     servers = f"{fleet.n_servers:,} x {fleet.server.n_devices} {fleet.server.design.device.name}"
     numbers = [_usd(fleet.usd_per_hour), _three(fleet.holds), f"{fleet.tokens_per_s:,.0f}", _ms(fleet.time_s)]
     return [change.what, servers, *numbers]
@@ -750,7 +749,7 @@ def _too_short(found: Search, idle: list[tuple[ServerDesign, dict[str, float]]])
     idle = sorted(idle, key=lambda pair: worst(pair[1]))
     server, times = idle[0]
     alone = Fleet(server, 1, found.price(server).usd_per_hour(server.n_devices, 1), 0.0)
-    said, fleet, least = f"closest comes {words(alone)}, hardly loaded: {limits_text(missed(times))}", None, math.inf
+    by, fleet, least = f"which {words(alone)} keeps where hardly a request comes", None, math.inf
     for one, idle_times in idle:
         if worst(idle_times) >= least or found.demand.load.is_run:
             break
@@ -758,12 +757,10 @@ def _too_short(found: Search, idle: list[tuple[ServerDesign, dict[str, float]]])
             fleet, times = loaded
             least = worst(times)
     asked = " and ".join(f"--max-{name.removesuffix('_s')} {1e3 * s:.12g}ms" for name, s in missed(times).items())
-    said = f"{said}: allow {asked}"
     if fleet:
-        idle_text = limits_text(missed(idle[0][1]))
-        said = f"an idle server keeps {idle_text}, at this load {words(fleet)} keeps {asked}: allow that"
+        by = f"which {words(fleet)} keeps at this load, an idle server {limits_text(missed(idle[0][1]))}"
     return (
-        f"nothing surely keeps {limits_text(limits)}: {said} or more (longer costs less), shorter prompts "
+        f"nothing surely keeps {limits_text(limits)}: allow {asked} or more, {by} (longer costs less), shorter prompts "
         "(--input), or give faster --devices"
     )
 
@@ -777,7 +774,7 @@ def _fewest(
     kept = {name: limit for name, limit in limits.items() if idle_times[name] <= limit}
     if not amount or not (holds := server.holds_within(kept)):
         return None
-    n = max(math.ceil(amount / holds * (1 - ROUNDING)), 1)
+    n = n_servers(amount, holds)
     fleet = Fleet(server, n, found.price(server).usd_per_hour(server.n_devices, n), float(amount))
     if not found.allowed([fleet]):
         return None

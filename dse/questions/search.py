@@ -17,7 +17,7 @@ from dse.questions.common import Result
 from dse.questions.grid import Grid
 from dse.questions.limits import keeps
 from dse.questions.measured_fronts import layout_times
-from dse.questions.server_design import ROUNDING, Demand, ServerDesign
+from dse.questions.server_design import Demand, ServerDesign, n_servers
 from dse.questions.two_runs import RERUN_90
 from dse.specs.prices import Price
 
@@ -182,8 +182,8 @@ class Search:
         tried = []
         for server in each(grid.servers, progress, "servers"):
             if common.competes(server.fixed) and (most := search.most(server)):
-                n_least = max(math.ceil(demand.amount / most * (1 - ROUNDING)), 1) if demand.amount else 1
-                tried.append((prices[server.asked].usd_per_hour(server.n_devices, n_least), server))
+                usd = prices[server.asked].usd_per_hour(server.n_devices, n_servers(demand.amount, most))
+                tried.append((usd, server))
         tried.sort(key=lambda pair: pair[0])
         best_usd, found, prunes = math.inf, [], _prunes(objective, budget)
         for least_usd, server in tried:

@@ -225,6 +225,11 @@ class RequestsAtRate(ServedLoad):
         return server.design.evaluate(replace(server.work, batch=running)) | times
 
 
+def n_servers(amount: float | None, holds: float) -> int:
+    """The fewest servers for a load, of which each holds so much; one where there is no load."""
+    return max(math.ceil(amount / holds * (1 - ROUNDING)), 1) if amount else 1
+
+
 def largest(most: float, keeps: Callable[[int], bool]) -> float:
     """The largest whole number up to `most` that keeps what each smaller one keeps; 0 where 1 does not."""
     low, high = 0, int(most) + 1
@@ -432,4 +437,4 @@ class ServerDesign:
 
     def count(self, amount: float | None) -> int:
         """The fewest servers that hold a load; one where there is none. It must hold some."""
-        return max(math.ceil(amount / self.holds * (1 - ROUNDING)), 1) if amount else 1
+        return n_servers(amount, self.holds)

@@ -132,7 +132,7 @@ def test_without_a_number_the_questions_devices_are_filled_and_the_page_says_so(
 @pytest.mark.parametrize(
     ("query", "line"),
     [
-        ({"tpot_limit": "0.001"}, "nothing surely keeps TPOT 0.001 ms: an idle server keeps TPOT "),
+        ({"tpot_limit": "0.001"}, "nothing surely keeps TPOT 0.001 ms: allow --max-tpot "),
         ({"budget": "1/h"}, "budget = '1/h': one device costs"),
         ({"budget": "much"}, "budget = 'much': must be USD an hour above 0, such as 40/h"),
         ({"price": "h100=0"}, "price"),

@@ -842,8 +842,8 @@ class TestHints:
         asked = {"model": "qwen3-8b", "devices": ["h100", "l40s"], "engines": ["vllm"], "rate": 5}
         with pytest.raises(InputError) as error:
             dse.recommend(max_ttft="1 ms", **asked)
-        idle, n, limit = re.search(
-            r"an idle server keeps TTFT (\S+) ms, at this load (\d+) x .* keeps --max-ttft (\S+): allow that or more",
+        limit, n, idle = re.search(
+            r"allow --max-ttft (\S+) or more, which (\d+) x .* keeps at this load, an idle server TTFT (\S+) ms ",
             str(error.value),
         ).groups()
         few, many = (dse.recommend(max_ttft=limit, **asked) for limit in (limit, f"{idle} ms"))
