@@ -132,9 +132,8 @@ def _warm() -> None:
         asked = {field.key: field.default for field in common_fields.SCENARIO} | question.OPENING
         bench.evaluate(asked, sidebar.opening())
         time.sleep(_FIRST_PAGE_S)
-        # matplotlib in one thread: two parts of a page would each find it half imported
-        for module in (*(page.module for page in app.PAGES), "matplotlib.ticker"):
-            import_module(module)
+        for page in app.PAGES:
+            import_module(page.module)
 
 
 def _end_in_time() -> None:

@@ -179,20 +179,13 @@ def operation(
     return declared
 
 
-#: what `fields_of` returned, by class
-_FIELDS: dict[type[Operation], tuple[dataclasses.Field[Any], ...]] = {}
-
-
-def fields_of(cls: type[Operation]) -> tuple[dataclasses.Field[Any], ...]:
+def fields_of(cls: type[Operation]) -> list[dataclasses.Field[Any]]:
     """The fields of an operation: arguments, required options, those of its own, those that it shares."""
-    if cls in _FIELDS:
-        return _FIELDS[cls]
     known = {field.name: field for field in dataclasses.fields(cls)}
     place = {name: at for at, base in enumerate(cls.__mro__) for name in inspect.get_annotations(base)}
     names = dict.fromkeys(name for base in cls.__mro__ for name in inspect.get_annotations(base) if name in known)
     fields = [known[name] for name in sorted(names, key=place.__getitem__)]
-    _FIELDS[cls] = tuple(sorted(fields, key=lambda field: (not option_of(field).is_argument, not is_required(field))))
-    return _FIELDS[cls]
+    return sorted(fields, key=lambda field: (not option_of(field).is_argument, not is_required(field)))
 
 
 def option_of(field: dataclasses.Field[Any]) -> Field:

@@ -25,20 +25,12 @@ def _text(value: float) -> str:
 
 
 def round_ticks(low: float, high: float, n: int, steps: Sequence[float] = (1, 2, 2.5, 5, 10)) -> list[float]:
-    """Places from `low` to `high` at `steps` (1 to 10) times a power of ten, about `n` of them and at least two.
+    """Places from `low` to `high` at `steps` times a power of ten, about `n` of them."""
+    from matplotlib.ticker import MaxNLocator
 
-    They are those of matplotlib's MaxNLocator, whose import takes longer than a page.
-    """
-    least = (high - low) / n or 1.0
-    scale = 10.0 ** math.floor(math.log10(least))
-    every = [scale * step for step in (*(0.1 * step for step in steps[:-1]), *steps, 10 * steps[1])]
-    for step in reversed(every[: 1 + next(i for i, step in enumerate(every) if step >= least)]):
-        places = (i * step for i in range(math.floor(low / step), math.ceil(high / step) + 1))
-        rounded = dict.fromkeys(round(at, 12) + 0.0 for at in places)  # each once, no -0
-        shown = [at for at in rounded if low <= at <= high]
-        if len(shown) > 1:
-            break
-    return shown
+    places = MaxNLocator(n, steps=steps).tick_values(low, high)
+    shown = dict.fromkeys(round(float(at), 12) + 0.0 for at in places)  # each once, no -0
+    return [at for at in shown if low <= at <= high]
 
 
 def linear(name: str, unit: str, values: Iterable[float], per_unit: float = 1.0, n_ticks: int = 5) -> Axis:
