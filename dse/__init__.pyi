@@ -1708,7 +1708,8 @@ def recommend(
     objective: What must be best.
     budget: Most USD an hour.
     max_drop: No KV format whose scores may drop by more, as published; default: none that may drop by
-        more than 12 %. Formats without scores of long tasks run only where --quantizers names them.
+        more than 12 %. Formats without scores of long tasks are tried only where --quantizers names
+        them.
     engines: Engines to choose from; default: vllm, sglang, trtllm.
     quantizers: KV quantizers to choose from, fp8/int4 for keys and values; default: fp16 and all that
         the engine runs there.

@@ -131,7 +131,7 @@ class Recommend(AssumesLike, WithAgents, WithHost, WithLimits, Sourced, WithFigu
     max_drop: float | None = option(
         None,
         "No KV format whose scores may drop by more, as published; default: none that may drop by more than "
-        f"{100 * USUAL_DROP:g} %. Formats without scores of long tasks run only where --quantizers names them.",
+        f"{100 * USUAL_DROP:g} %. Formats without scores of long tasks are tried only where --quantizers names them.",
         PERCENT,
         metavar="1%",
         low=0,
