@@ -734,7 +734,7 @@ def test_what_alternatives_give_is_in_the_measure_of_the_order():
 
 @each("weights", ["bf16", "fp8"])
 def test_the_interval_of_a_card_is_what_limits_are_tested_on(weights):
-    """A limit at the upper end of an INT4 card's TPOT holds the load with as many servers, one just below takes more."""
+    """A limit at the upper end of an INT4 card's TPOT needs no more servers, one just below does."""
     asked = {"model": "llama3.1-8b", "devices": "l40s", "rate": 5, "input_tokens": 2048, "output_tokens": 300}
     asked |= {"weights": weights, "quantizers": "int4_per_token_head", "engines": "vllm", "most": 1}
     asked |= {"prompt_budget_tokens": 2048, "max_num_seqs": 256, "gpu_memory_utilization": 0.92}
