@@ -12,6 +12,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
+import browser
 import dse
 from dse.core import files
 from dse.core.errors import InputError, LimitError, OutputError
@@ -38,6 +39,20 @@ def written(tmp_path_factory: pytest.TempPathFactory, pictures) -> Path:
         index = dse.report(str(folder), **_SMALL)
     assert index == str(folder / "index.html")
     return folder
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+@browser.needs_browser
+def test_every_figure_of_the_page_is_drawn(written):
+    with browser.chromium() as opened:
+        page, errors = opened.new_page(), []
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.goto((written / "index.html").as_uri())
+        for figure in page.locator(".plotly-graph-div").all():
+            browser.sync_api.expect(figure.locator(".main-svg").first).to_be_attached()
+        assert page.locator(".plotly-graph-div").count() >= len(REPORT)
+        assert errors == []
 
 
 def _files(folder: Path) -> set[str]:

@@ -2,7 +2,6 @@
 
 import html
 import math
-from functools import cache
 from typing import Any
 
 from dse.figures.drawing import direct, labels, layout
@@ -42,21 +41,6 @@ def figure(chart: Chart) -> Any:
     import plotly.graph_objects as go
 
     return go.Figure(spec(chart))
-
-
-@cache
-def _template() -> dict[str, Any]:
-    """Plotly's defaults of grids and colors, which its Figure adds to a layout."""
-    from plotly.io import templates
-
-    template: dict[str, Any] = templates[templates.default].to_plotly_json()
-    return template
-
-
-def unchecked(chart: Chart) -> dict[str, Any]:
-    """`figure` as plain data, for pages: plotly's checks take most of the time."""
-    drawn = spec(chart)
-    return {**drawn, "layout": {"template": _template(), **drawn["layout"]}}
 
 
 def spec(chart: Chart, has_size: bool = True) -> dict[str, Any]:

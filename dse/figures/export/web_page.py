@@ -21,13 +21,12 @@ def fragment(chart: Chart, div_id: str) -> str:
 
     return str(
         to_html(
-            to_plotly.unchecked(chart),
+            to_plotly.figure(chart),
             config=to_plotly.CONFIG,
             include_plotlyjs=False,
             full_html=False,
             div_id=div_id,
             include_mathjax=False,
-            validate=False,
         )
     )
 
