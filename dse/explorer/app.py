@@ -10,7 +10,7 @@ from urllib.parse import parse_qs
 
 import streamlit as st
 
-from dse.explorer import bench, common_fields, memory, question, sidebar, state, uploads
+from dse.explorer import bench, common_fields, memory, question, sidebar, state, uploads, widgets
 from dse.explorer.bench import Bench
 
 #: of the browser's tab, behind the name of the page
@@ -119,9 +119,10 @@ def main(first: str = PAGES[0].path) -> None:
     )
     benches.append(bench.evaluate(values, state.tray()))
     st.html(f'<h1 class="dse-title">{page.title}</h1>')  # the menu shows it; for who hears the page
-    sidebar.draw(benches[0])  # first: it stays whole where a page fails
     question.draw(benches[0], sidebar.wrong_of(benches[0]))
-    opened.run()
+    with widgets.said():
+        opened.run()
+    sidebar.draw(benches[0])  # last: what was asked for is on the page
     if (n_run + 1) % SEARCHED_RUNS == 0 or _SEEN not in st.session_state:
         st.session_state[_SEEN] = True
         gc.unfreeze()

@@ -33,8 +33,9 @@ ALL = "tray all"
 _TRAY, _FIELDS, _OPENING = "explorer tray", "explorer fields", "explorer opening"
 #: session key: fields that `put` sets for the next run, before whose widgets they must be there
 _PUT = "explorer put"
-#: session keys: values that the run before has put into widgets, and the fields drawn since it began
-_SET, _DRAWN = "explorer set", "explorer drawn"
+#: session keys: values that the run before has put into widgets, those that wait for their widget, and the fields
+#: drawn since the run began
+_SET, _SEEDS, _DRAWN = "explorer set", "explorer seeds", "explorer drawn"
 #: session key: the addresses that were seen
 _TRAIL = "explorer trail"
 
@@ -78,14 +79,12 @@ def open_page(page: str, fields: Sequence[Field], design: Sequence[Field], openi
         queried.update(values_of(tray.current, design))
         store.clear()
         store.update({**carried, **queried, _TRAY: tray})
-        _seed(every, store)
         seeded = True
         st.session_state[_PROBLEMS] = [*unread, *problems]
     elif first:
         for field in every:
             if problem_of(field, store.get(field.key, field.default), store):
                 store[field.key] = field.default  # another page's value that this one cannot take
-        _seed(every, store)
     drawn = st.session_state.pop(_DRAWN, set())
     st.session_state[_FIELDS] = (tuple(fields), tuple(design))
     values, anew = _follow(fields, design, set() if seeded else drawn, st.session_state.get(_SET, {}))
@@ -106,21 +105,24 @@ def _tray_of(
     return tray, problems
 
 
-def follow() -> dict[str, Any]:
-    """The values as the widgets have them now, and the URL after them. For fragments, which run without their page."""
-    fields, design = st.session_state[_FIELDS]
-    return _follow(fields, design, {field.key for field in (*design, *fields)}, {})[0]
+def drawn(key: str) -> Mapping[str, Any]:
+    """Give a field's widget, which is drawn next, its value, and return those of all fields.
 
-
-def drawn(key: str) -> None:
-    """Say that a field's widget is drawn: the next run takes its value from there."""
+    The next run takes its value from there. Streamlit goes through the whole session's state for each widget, so that a
+    value waits outside of it until its widget is drawn.
+    """
     st.session_state.setdefault(_DRAWN, set()).add(key)
+    seeds = st.session_state.get(_SEEDS, {})
+    if key in seeds:
+        st.session_state[key] = seeds.pop(key)
+    return _store()
 
 
 def _follow(
     fields: Sequence[Field], design: Sequence[Field], live: Collection[str], said: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """`follow`, and which values it has put into widgets; those of `said` that still hold it puts again.
+    """The values as the widgets have them, with the URL after them, and which of them go into widgets: once more those
+    of `said` that still hold.
 
     Widgets that are `live`, drawn by the run before, have their own value; of one that was not, the session's state
     still holds what was put there before it was last drawn. What the run before has put is lost where another run
@@ -129,15 +131,16 @@ def _follow(
     store, every = _store(), (*design, *fields)
     put_before = st.session_state.pop(_PUT, {})
     store.update(put_before)
-    anew = {}
+    anew, again = {}, {}
     for field in every:
         key = field.key
         if key in put_before or key not in live or key not in st.session_state:
-            st.session_state[key] = anew[key] = store.setdefault(key, field.default)
+            anew[key] = store.setdefault(key, field.default)
             continue
         store[key] = st.session_state[key]
         if key in said and said[key] == store[key]:
-            st.session_state[key] = store[key]
+            again[key] = store[key]
+    st.session_state[_SEEDS] = anew | again
     now, alone = store[_TRAY], _TRAY in put_before or not st.session_state.get(ALL)
     store[_TRAY] = now.changed(design_of(store, design, now.current.name), is_for_all=not alone)
     values = {field.key: store[field.key] for field in every}
@@ -249,11 +252,6 @@ def _trail() -> Trail:
 def _store() -> dict[str, Any]:
     values: dict[str, Any] = st.session_state.setdefault(_VALUES, {})
     return values
-
-
-def _seed(fields: Sequence[Field], store: Mapping[str, Any]) -> None:
-    for field in fields:
-        st.session_state[field.key] = store.get(field.key, field.default)
 
 
 def _gone_back() -> bool:

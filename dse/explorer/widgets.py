@@ -27,9 +27,9 @@ def draw(field: Field, wrong: Sequence[str] = (), **options: Any) -> Any:
 
     `wrong` are lines that others say of it; `options` go to Streamlit's widget.
     """
-    state.drawn(field.key)
+    values = state.drawn(field.key)
     value = _widget(field, {"key": field.key, "help": field.help or None, **options})
-    refusal = problem_of(field, value, st.session_state) if sort_of(field) == "text" else ""  # type: ignore[arg-type]
+    refusal = problem_of(field, value, values) if sort_of(field) == "text" else ""
     lines([refusal] if refusal else list(wrong))
     return value
 

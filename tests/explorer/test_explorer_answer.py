@@ -354,11 +354,14 @@ def test_a_defect_of_a_row_is_a_sentence_in_it(monkeypatch, caplog):
     caplog.clear()
 
 
-def test_a_page_that_fails_keeps_its_question(monkeypatch):
+def test_a_page_that_fails_says_so_between_its_question_and_its_designs(monkeypatch, caplog):
     monkeypatch.setattr(answer, "verdict", lambda bench: {}["model"])
     app = opened("answer")
-    assert len(app.exception) == 1
+    assert not app.exception
+    assert wrong(app) == ["A defect of dse, please report it: KeyError: 'model'"]
     assert app.selectbox(key="device").value == "h200"
+    assert app.selectbox(key="quantizer").value == "fp16"
+    caplog.clear()
 
 
 def test_a_defect_of_an_answer_is_a_sentence_in_its_row(monkeypatch, caplog):
