@@ -43,8 +43,6 @@ _STYLE = """<style>
 </style>"""
 #: what is in memory is kept out of searches for garbage
 _is_frozen = False
-#: session key: there from a session's second run on
-_SEEN = "explorer seen"
 #: runs of all sessions together, and of how many one has all of memory searched
 _runs, SEARCHED_RUNS = itertools.count(1), 100
 
@@ -99,14 +97,15 @@ def main(first: str = PAGES[0].path) -> None:
         )
         for page in PAGES
     }
-    st.session_state[state.PAGES] = shown
+    session = state.session()
+    session.pages = shown
     former = ((page.path, *old.partition("?")) for page in PAGES for old in page.former)
     leads_to = {old: (path, more) for path, old, _, more in former if old != path or old == first}
     hidden = [
         st.Page(partial(_redirect, *to), title=old, url_path=old, visibility="hidden") for old, to in leads_to.items()
     ]
     uploads.restore()
-    if _SEEN not in st.session_state:
+    if not session.is_seen:
         question.open_first()
     st.html(_STYLE)
     opened = st.navigation([*shown.values(), *hidden], position="top")
@@ -117,14 +116,14 @@ def main(first: str = PAGES[0].path) -> None:
     values = state.open_page(
         page.path, (*common_fields.SCENARIO, *page.loaded().FIELDS), common_fields.DESIGN, sidebar.opening()
     )
-    benches.append(bench.evaluate(values, state.tray()))
+    benches.append(bench.evaluate(values, session.tray))
     st.html(f'<h1 class="dse-title">{page.title}</h1>')  # the menu shows it; for who hears the page
     question.draw(benches[0], sidebar.wrong_of(benches[0]))
     with widgets.said():
         opened.run()
     sidebar.draw(benches[0])  # last: what was asked for is on the page
-    if (n_run + 1) % SEARCHED_RUNS == 0 or _SEEN not in st.session_state:
-        st.session_state[_SEEN] = True
+    if (n_run + 1) % SEARCHED_RUNS == 0 or not session.is_seen:
+        session.is_seen = True
         gc.unfreeze()
         _is_frozen = False
 
@@ -132,7 +131,7 @@ def main(first: str = PAGES[0].path) -> None:
 def _redirect(path: str, more: str) -> None:
     """Leave an old address for the page that it leads to, with what it asks, and `more`."""
     query = {key: st.query_params.get_all(key) for key in st.query_params} | parse_qs(more)
-    st.switch_page(st.session_state[state.PAGES][path], query_params=query)
+    st.switch_page(state.session().pages[path], query_params=query)
 
 
 def _render(page: ExplorerPage, benches: list[Bench]) -> None:

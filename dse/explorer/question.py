@@ -149,7 +149,7 @@ def _without_numbers() -> None:
     """Take changed numbers back from designs on the question's device, which another is chosen for; say so."""
     now = state.tray()
     if (plain := now.on_another_device()) != now:
-        state.set_tray(plain, common_fields.DESIGN)
+        state.set_tray(plain)
         st.toast("Changed numbers of the former device are taken back: Undo brings them back.")
 
 

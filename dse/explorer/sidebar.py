@@ -19,8 +19,8 @@ from dse.report import listing
 from dse.specs import tokens
 from dse.specs.workload import HEADINGS, heading_of
 
-#: session keys: the widget that chooses a design, that of its name; what undo and redo go through
-_AT, _NAME, _HISTORY = "tray at", "tray name", "explorer history"
+#: session keys: the widget that chooses a design, that of its name
+_AT, _NAME = "tray at", "tray name"
 #: of a design, in this order; the rest under "More"
 _NAMED = (common_fields.OWN_DEVICE, common_fields.EDITS, common_fields.OWN_MODEL)
 _FIRST = (common_fields.QUANTIZER, common_fields.PARAMETERS, *common_fields.LAYOUT)
@@ -58,7 +58,7 @@ def draw(bench: Bench) -> None:
 def act(change: Callable[[Tray], Tray]) -> None:
     """Change the tray, for the next run: from a callback, or before `st.rerun`. A full tray says so in a toast."""
     try:
-        state.set_tray(change(state.tray()), common_fields.DESIGN)
+        state.set_tray(change(state.tray()))
     except InputError as error:
         st.toast(escaped(error.lines()[0]))
 
@@ -113,7 +113,7 @@ def add_all(designs: Sequence[tray.TrayDesign]) -> None:
 
 
 def _history(bench: Bench) -> tray.History:
-    history: tray.History = st.session_state.setdefault(_HISTORY, tray.History())
+    history = state.session().history
     workload = {field.key: bench.values[field.key] for field in common_fields.SCENARIO}
     history.goes_to((state.tray().designs, workload), bench.at)
     return history

@@ -90,7 +90,7 @@ def read(file_name: str, content: bytes) -> tuple[Upload, Checked]:
 
 def keep(upload: Upload) -> str:
     """Put an upload into the session's lists, under the name returned; the oldest that no field chose makes room."""
-    uploads = st.session_state.setdefault(state.UPLOADS, {})
+    uploads = state.session().uploads
     label = kept.label(upload, uploads)
     uploads.pop(label, None)
     chosen = state.chosen()
@@ -106,7 +106,7 @@ def keep(upload: Upload) -> str:
 
 def restore() -> None:
     """Put the files that the address names, loaded before a reload or in another tab, into this session's lists."""
-    for upload in st.session_state.get(state.UPLOADS, {}).values():
+    for upload in state.session().uploads.values():
         kept.remember(upload)  # in use
     held = set(state.uploaded().values())
     for key in st.query_params:
@@ -221,7 +221,6 @@ def quantizer(text: str, file: FileText) -> QuantizerSpec:
 
 def _held() -> dict[str, Any]:
     try:
-        uploads: dict[str, Any] = st.session_state.get(state.UPLOADS, {})
+        return state.session().uploads
     except RuntimeError as error:  # no session: outside the app
         raise InputError("no session holds files") from error
-    return uploads

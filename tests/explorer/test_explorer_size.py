@@ -99,7 +99,7 @@ def test_a_card_joins_the_designs_with_its_device_format_engine_and_layout():
     app = opened("size", **LIMITED)
     command = command_of(app)
     app.button(key="size add 0").click().run()
-    chosen = app.session_state[state._VALUES][state._TRAY].current
+    chosen = app.session_state[state._SESSION].tray.current
     design = tray.values_of(chosen, common_fields.DESIGN)
     best = json.loads(CliRunner().invoke(main.cli, [*shlex.split(command)[1:], "--json"]).stdout)["cards"]["cheapest"]
     names = ((design["own_device"] or "h200").upper(), design["quantizer"], design["stack"], design["tp"])

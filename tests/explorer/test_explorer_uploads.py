@@ -11,7 +11,7 @@ from streamlit.runtime.memory_uploaded_file_manager import MemoryUploadedFileMan
 from streamlit.runtime.uploaded_file_manager import UploadedFileRec
 
 from dse.core.errors import DseError, InputError
-from dse.explorer import common_fields, kept, request, uploads
+from dse.explorer import common_fields, kept, request, state, uploads
 from dse.operations.face import python_of
 from dse.specs import catalog
 from explorer_page import address_of, asked, command_of, measured_file, numbers, opened, page, said, wrong
@@ -163,7 +163,7 @@ def test_loaded_measurements_are_chosen_and_what_is_wrong_with_a_file_is_said():
 
 def test_a_file_that_a_field_has_chosen_is_not_dropped(monkeypatch):
     held = {f"{i}": None for i in range(uploads.MAX_UPLOADS)}
-    monkeypatch.setattr(uploads.st, "session_state", {"explorer uploads": held, "explorer values": {"x": ["0", "1"]}})
+    monkeypatch.setattr(state, "session", lambda: state.Session(uploads=held, values={"x": ["0", "1"]}))
     assert uploads.keep(uploads.Upload("device", "new.toml", "x")) == "new.toml (loaded device)"
     assert list(held) == ["0", "1", "3", "4", "5", "6", "7", "new.toml (loaded device)"]
 

@@ -50,7 +50,7 @@ def test_old_addresses_lead_to_their_tabs(old, tab, monkeypatch):
     (more,) = [former.partition("?")[2] for former in page.former if former.partition("?")[0] == old]
     left = []
     monkeypatch.setattr(app.st, "switch_page", lambda shown, query_params: left.append((shown, query_params)))
-    monkeypatch.setattr(app.st, "session_state", {app.state.PAGES: {"why": "the page"}})
+    monkeypatch.setattr(app.state, "session", lambda: app.state.Session(pages={"why": "the page"}))
     monkeypatch.setattr(app.st, "query_params", {})
     app._redirect("why", more)
     assert left == [("the page", {} if tab == "time" else {"why": [tab]})]
