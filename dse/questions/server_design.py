@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -260,9 +261,10 @@ class ServerDesign:
         self, asked: str, design: Candidate, work: Workload, demand: Demand, settings: Mapping[str, Any] | None = None
     ) -> None:
         self.asked, self.design, self.work, self.demand = asked, design, work, demand
-        #: what is changed of the engine's settings, by field, and the server with its own
+        #: what is changed of the engine's settings, by field
         self.settings = dict(settings or {})
-        self.own = self
+        # held by none that it holds: searches are freed as soon as they end, with all their servers
+        self._own = weakref.ref(self)
         self.point = Point(design.device, design.plan, work)
         #: what loads have computed of it
         self.known: dict[Any, Any] = {}
@@ -282,9 +284,14 @@ class ServerDesign:
         if (key := tuple(changed.items())) not in self.found:
             work, settings = replace(self.work, **changed), {**self.settings, **changed}
             other = ServerDesign(self.asked, self.design, work, self.demand, settings)
-            other.own, self.found[key] = self, other
+            other._own, self.found[key] = weakref.ref(self), other
         server: ServerDesign = self.found[key]
         return server
+
+    @property
+    def own(self) -> ServerDesign:
+        """The server in its engine's own settings, which the search that made this one holds."""
+        return self._own() or self
 
     @property
     def fixed(self) -> Mapping[str, Any]:
