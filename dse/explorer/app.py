@@ -24,7 +24,8 @@ _STYLE = """<style>
 .st-key-question_line button[data-testid^=stNumberInputStep] { display: none; }
 [data-testid=stSidebarUserContent] { padding-top: 0; }
 [data-testid=stSidebar][data-collapsed=true] { visibility: hidden; }
-[data-testid=stElementContainer]:has(.dse-title) { position: absolute; }
+[data-testid=stSidebar][data-collapsed=true] * { visibility: inherit !important; }
+[data-testid=stElementContainer]:has(.dse-title) { position: absolute; width: 1px !important; }
 [data-testid=stExpandSidebarButton] * { color: inherit !important; }
 .dse-title { position: absolute; height: 1px; width: 1px; overflow: hidden; clip-path: inset(50%); }
 [data-testid=stCaptionContainer] { color: inherit !important; opacity: 0.8 !important; }

@@ -128,6 +128,7 @@ _WORDED: dict[str, Callable[[Any], str]] = {
     "output_tokens": "{:,} out".format,
     "admission": str,
     "weights_bits": "{}-bit weights".format,
+    "weights": "{} weights".format,
     **dict.fromkeys(("model_kind", "stack", "tokens"), str),
 }
 

@@ -34,7 +34,7 @@ MEANINGS = {
 }
 #: of the table: the definition of a column
 TIPS = {
-    "Fits": "Requests at once: held within the limits, and those that memory has room for.",
+    "Fits": "Requests at once: surely held within the limits, and those that memory has room for.",
     "tok/s a device": "Output tokens a second, over the number of devices; where 8 of 10 measurements should lie.",
     "tok/s a user": "1 / TPOT: the speed at which a user gets tokens.",
     "TPOT": MEANINGS["tpot_s"],
@@ -150,15 +150,17 @@ def keeps_weights(model: ModelSpec, result: Mapping[str, Any]) -> bool:
 
 
 def loss(row: BenchRow) -> str:
-    """The accuracy loss of a design, and that it leaves out what narrower weights than the release's lose."""
+    """The accuracy loss of a design, that it is of short answers alone, and that it leaves out what narrower weights
+    than the release's lose."""
     text = shown("score_drop_frac", row.result)
+    text += "" if text == "-" or quality.has_long_scores(row.request.plan()) else ", short answers"
     return text if keeps_weights(row.request.model_spec(), row.result) else f"{text}, weights not known"
 
 
-def is_met(name: str, result: Mapping[str, Any], values: Mapping[str, Any]) -> bool | None:
-    """Whether a time keeps to the reader's limit; None where there is no limit or no time."""
-    limit = request.limits_s(values).get(name)
-    return None if limit is None or result[name] is None else bool(result[name] <= limit)
+def time_text(name: str, result: Mapping[str, Any], limits: Mapping[str, float]) -> str:
+    """A time with its unit, beside the limit that it misses: 51.37 ms > 50 ms."""
+    is_missed = name in limits and result[name] is not None and result[name] > limits[name]
+    return shown(name, result) + (f" > {number(limits[name], RESULT_UNITS[name])}" if is_missed else "")
 
 
 def design_table(bench: Bench) -> pd.DataFrame:
@@ -193,16 +195,16 @@ def _cells(bench: Bench, row: BenchRow, first: BenchRow | None) -> dict[str, str
         "tok/s a user": three(1 / result["tpot_s"]) if result["tpot_s"] else "-",
         "USD/M out": shown("usd_per_million_tokens", result).partition(" ")[0],
     }
-    for name, column in (("tpot_s", "TPOT"), ("ttft_s", ttft)):
-        cells[column] = shown(name, result) + (
-            " (misses the limit)" if is_met(name, result, bench.values) is False else ""
-        )
+    limits = request.limits_s(bench.values)
+    cells |= {"TPOT": time_text("tpot_s", result, limits), ttft: time_text("ttft_s", result, limits)}
     if first is not None and row is not first:
         cells["Gain"] = answers.gain_text(answers.gain(result, first.result))
     if bench.values["load"] != "batch":
         cells["Servers"] = f"{row.answer.n_servers:,}" if row.answer.holds else "none holds it"
-    elif request.limits_s(bench.values) and not row.answer.holds:
-        cells["Fits"] += ", keeps no limit"
+    elif limits and row.asked is not None and row.asked.work.batch is None and not row.answer.holds:
+        cells["Fits"] = f"0 of {result['max_batch']:,} at once"
+    elif limits and row.asked is not None and row.answer.holds < min(row.asked.work.batch or 0, result["max_batch"]):
+        cells["Fits"] += f", {row.answer.holds:,.0f} in limits"
     return cells
 
 

@@ -226,8 +226,8 @@ RATE = of_option("rate", label="Requests a second", default=10.0, high=1_000_000
 SESSIONS = of_option("sessions", label="Sessions", default=100)
 #: of a load of sessions
 OF_SESSIONS = (
-    of_option("turns", label="Turns of a session"),
-    of_option("growth", label="Tokens a turn adds", kind=WHOLE),
+    of_option("turns", label="Turns"),
+    of_option("growth", label="Tokens a turn", kind=WHOLE),
     of_option("think", label="Time between turns", accepts=lambda text, _: named_quantity("think", text, "s", 0, 1e6)),
     of_option("shared", label="Tokens all share", kind=WHOLE),
 )

@@ -8,19 +8,22 @@ from typing import Any
 
 from dse.core.errors import DseError, InputError, did_you_mean, show
 from dse.core.field import Field
-from dse.explorer.common_fields import AMOUNTS, TPOT_LIMIT, TTFT_LIMIT, WORK
+from dse.explorer.common_fields import AMOUNTS, OF_SESSIONS, TPOT_LIMIT, TTFT_LIMIT, WORK
 from dse.explorer.fields import in_words
-from dse.specs import catalog, device_names, model_names, server_flags
+from dse.specs import catalog, device_names, model_names, server_flags, weights
 from dse.specs.workload import ASKED
 
 _NUMBER = r"(?P<number>\d[\d.,]*k?)"
 #: numbers of a question in words, and their fields
 _WORDED = (
-    (rf"{_NUMBER} ?(?:tokens? )?(?:in|input|prompt)\b", WORK["input_tokens"]),
+    (rf"{_NUMBER} ?(?:tokens? )?(?:in|input|prompt|context)\b", WORK["input_tokens"]),
     (rf"{_NUMBER} ?(?:tokens? )?(?:out|output|answer)\b", WORK["output_tokens"]),
-    (rf"{_NUMBER} ?(?:requests?|req)?(?: (?:a|per) second|/s)\b", AMOUNTS["rate"]),
+    (rf"{_NUMBER} ?(?:(?:requests?|req)?(?: (?:a|per) second|/s)|rps|qps)\b", AMOUNTS["rate"]),
     (rf"{_NUMBER} ?(?:sessions|agents|users)\b", AMOUNTS["sessions"]),
     (rf"{_NUMBER} ?(?:requests? at once|requests?|at once)\b", AMOUNTS["batch"]),
+    (rf"{_NUMBER} ?turns\b", next(asked for asked in OF_SESSIONS if asked.key == "turns")),
+    (rf"tpot {_NUMBER}\b", TPOT_LIMIT),
+    (rf"ttft {_NUMBER}\b", TTFT_LIMIT),
 )
 #: a limit on a time, named before it or behind it; without a name ms are of a token, s of the first one
 _TIME = re.compile(
@@ -29,8 +32,18 @@ _TIME = re.compile(
     re.IGNORECASE,
 )
 _LIMITS = {"ttft": (TTFT_LIMIT, "s"), "tpot": (TPOT_LIMIT, "ms")}
-#: parts of a question in words: 70B on 8x H200, 70B 8x H200
-_BETWEEN = re.compile(r"\s+(?:on|with|for|at)\s+|[,;]|\s+(?=\d+\s?x\s?[A-Z])", re.IGNORECASE)
+#: parts of a question in words: 70B on 8x H200, 70B 8x H200, H100 vs L40S
+_BETWEEN = re.compile(
+    r"\s+(?:on|with|for|at|of|vs\.?|versus|against|and|or)\s+|[,;?]|\s+(?=\d+\s?x\s?[A-Z])|(?<=\S)\s+(?=\w+ weights\b)",
+    re.IGNORECASE,
+)
+_COUNTS = {"one": 1, "a single": 1, "two": 2, "four": 4, "eight": 8, "sixteen": 16}
+_COUNT = re.compile(rf"(?<!\S)({'|'.join(_COUNTS)})(?=\s+[a-z]+\d)", re.IGNORECASE)
+#: a part that says how weights are stored; a changed number of the device
+_WEIGHTS = re.compile(r"(?:in )?(\w+)[ -]weights", re.IGNORECASE)
+_BANDWIDTH = re.compile(
+    r"(?:memory )?(?:bandwidth)?(?: of| is| were| was)?\s*(\d[\d.]*\s?[TG]B/s)(?: (?:of )?(?:memory )?bandwidth)?", re.I
+)
 
 
 @dataclass
@@ -58,9 +71,14 @@ def find(text: str) -> Typed:
     for part in _BETWEEN.split(f" {rest} "):
         name = _FILLERS.sub(" ", part).strip()
         try:
-            typed.values |= _named(name) if re.search(r"\w", name) else {}
+            named = _named(name) if re.search(r"\w", name) else {}
         except InputError as error:
             typed.left_out += error.lines()
+            continue
+        if twice := [key for key in ("model", "device") if key in named and key in typed.values]:
+            typed.left_out.append(f"{show(name)}: a second {twice[0]}: add it below the table")
+            continue
+        typed.values |= {key: value for key, value in named.items() if value is not None or key not in typed.values}
     if not typed.values:
         names_nothing = f"{show(text)}: names nothing: give a model, a device, 8x H200, or a vllm serve command"
         raise InputError("; ".join(typed.left_out) or names_nothing)
@@ -68,7 +86,10 @@ def find(text: str) -> Typed:
 
 
 #: words between what is meant
-_FILLERS = re.compile(r"(?<!\S)(?:on|with|for|at|and|within|tokens?|tpot|ttft)(?!\S)", re.IGNORECASE)
+_FILLERS = re.compile(
+    r"(?<!\S)(?:what|if|the|is|were|does|do|fits?|in|of|on|with|for|at|and|within|tokens?|tpot|ttft)(?!\S)",
+    re.IGNORECASE,
+)
 
 
 def _numbers(text: str, typed: Typed) -> str:
@@ -90,7 +111,12 @@ def _numbers(text: str, typed: Typed) -> str:
         asked, own_unit = _LIMITS[name]
         return take(asked, found["number"], 1 if unit == own_unit else 1e3 if unit == "s" else 1e-3)
 
-    text = _TIME.sub(limit, text)
+    def bandwidth(found: re.Match[str]) -> str:
+        typed.values["edits"] = f"memory_bandwidth={found[1]}"
+        return ", "
+
+    text = _COUNT.sub(lambda found: f"{_COUNTS[found[1].lower()]}x", _TIME.sub(limit, text))
+    text = _BANDWIDTH.sub(bandwidth, text)
     for pattern, asked in _WORDED:
         while found := re.search(rf"(?<![\w.-]){pattern}", text, re.IGNORECASE):
             text = f"{text[: found.start()]}{take(asked, found['number'])}{text[found.end() :]}"
@@ -98,7 +124,9 @@ def _numbers(text: str, typed: Typed) -> str:
 
 
 def _named(text: str) -> dict[str, Any]:
-    """The fields that the name of a device or of a model sets. Raises InputError."""
+    """The fields that the name of a device, of a model, or of weights sets. Raises InputError."""
+    if (match := _WEIGHTS.fullmatch(text)) and weights.is_format(match[1].lower()):
+        return {"weights": match[1].lower()}
     counted = device_names.counted(text)
     if device := device_names.meant(counted[1] if counted else text, catalog.device_aliases()):
         return {"device": device, **({"devices": counted[0]} if counted else {})}

@@ -6,12 +6,16 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
+from dse.core import specfile
+from dse.core.errors import InputError, clean
 from dse.explorer import startup_log, uploads, widgets
 from dse.explorer.find import Typed
 from dse.explorer.uploads import Upload
 from dse.report import listing
 from dse.report.listing import Checked
 
+#: endings of files that other places take
+_TABLES = (".csv", ".jsonl", ".parquet")
 #: session key: what the last file held
 _CHECKED = "explorer load checked"
 
@@ -29,6 +33,8 @@ def draw(values: Mapping[str, Any], chosen: Callable[[Upload | Typed, str], None
             startup_log.LOG.keep(file)
             chosen(startup_log.question(*startup_log.LOG.held(), values), file.name)
             return
+        if file.name.lower().endswith(_TABLES):
+            raise InputError(f"{clean(file.name, 80)}: a trace or a table of designs: load it on the page Size")
         upload, summary = uploads.read(file.name, file.getvalue())
         chosen(upload, uploads.keep(upload))
         st.session_state[_CHECKED] = summary
@@ -36,12 +42,13 @@ def draw(values: Mapping[str, Any], chosen: Callable[[Upload | Typed, str], None
     wrong = uploads.take(
         "load",
         "Device .toml, model .toml or config.json, plan .toml, measurement.json, a server's log or benchmark",
-        [".toml", *startup_log.LOG.endings],
+        [".toml", *startup_log.LOG.endings, *_TABLES],
         "Checked as the commands do. A plan has a quantizer for each layer: `dse mix` writes one. "
         "Measured bits and errors of your own data: `dse measure` writes them. A server's start-up log, or the JSON of "
         "its benchmark, sets the question and this design; Trust compares it. All stays in the memory of this machine, "
         "for at most eight hours after it was last used.",
         keep,
+        max_mib=max(specfile.MAX_JSON_BYTES, specfile.MAX_TOML_BYTES, startup_log.LOG.max_bytes) // 2**20,
     )
     st.caption("The address names a loaded file, which opens again on this machine while `dse app` runs.")
     widgets.lines(wrong)

@@ -65,11 +65,15 @@ def _number(row: BenchRow, name: str) -> str:
     is_drop = name == "score_drop_frac"
     queue = f"{row.load.queue}: " if name == "ttft_s" else ""
     text = f"**{escaped(loss(row) if is_drop else shown(name, as_said(row.result)))}**"
-    ends = pool_ends(row.result) if name == "kv_pool_tokens" else ends_text(row.result, name)
+    late_s = row.answer.late_s.get(name) if row.answer else None
+    ends = pool_ends(row.result) if name == "kv_pool_tokens" else ends_text(row.result, name, late_s)
     of = row.result["score_drop_of"] if is_drop else ""
     if name == "usd_per_million_tokens" and "usd_per_hour" in row.result["assumptions"]:
         of = "assumed price"
-    details = ", ".join(filter(None, [ends, of, queue + MEANINGS[name].rstrip(".")]))
+    means = MEANINGS[name].rstrip(".")
+    if name == "throughput_tokens_per_s" and row.load.kind != "batch":
+        means = "Output tokens a second, of one server"
+    details = ", ".join(filter(None, [ends, of, queue + means]))
     return f"- {escaped(label(name))}: {text} :small[({escaped(details)})]"
 
 
@@ -121,13 +125,13 @@ def _steps(bench: Bench, row: BenchRow) -> None:
 
 
 def _take(at: int, step: Proposal) -> None:
-    def changed(now: tray.Tray) -> tray.Tray:
-        design = now.designs[at]
-        values = {**tray.values_of(design, common_fields.DESIGN), **step.design}
-        return now.put(at, tray.design_of(values, common_fields.DESIGN, design.name))
-
-    state.put(step.question)
-    sidebar.act(changed)
+    values, question = dict(step.design), dict(step.question)
+    design = state.tray().designs[at]
+    if "tp" in values and not {"tp", "pp"} & {*design.values, *(values.keys() - {"tp"})}:
+        question["devices"] = values.pop("tp")  # of all: designs on unlike numbers of devices do not compare
+    whole = {**tray.values_of(design, common_fields.DESIGN), **values}
+    sidebar.act(lambda now: now.put(at, tray.design_of(whole, common_fields.DESIGN, design.name)))
+    state.put(question)
 
 
 def next_steps(bench: Bench, row: BenchRow) -> list[Proposal]:

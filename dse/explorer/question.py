@@ -1,6 +1,6 @@
 """The question on top of every page: one model, devices, lengths, limits and load for all designs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import streamlit as st
@@ -22,17 +22,23 @@ _WIDTHS = {
     "devices": 85,
     "device": 150,
     "input": 105,
+    "turns": 75,
+    "growth": 110,
     "output": 105,
-    "tpot_limit": 120,
-    "ttft_limit": 120,
-    "load": 175,
+    "tpot_limit": 110,
+    "ttft_limit": 110,
+    "load": 165,
     "batch": 155,
     "rate": 155,
-    "sessions": 155,
+    "sessions": 105,
 }
 _LINE = ("model", "devices", "device", "input", "output", "tpot_limit", "ttft_limit", "load")
+#: of sessions, in place of the tokens in
+_TURNS = common_fields.OF_SESSIONS[:2]
 #: fields whose lists take a name as people write it
 _NAMED = (common_fields.MODEL, common_fields.DEVICE)
+#: fields of a design that, named with the question, hold for all: else unlike things were compared
+_OF_ALL = ("weights", "edits")
 #: fields that say the device of a design
 _OF_DEVICE = (common_fields.DEVICE, common_fields.OWN_DEVICE)
 
@@ -66,7 +72,11 @@ def draw(bench: Bench, wrong: Mapping[str, Sequence[str]]) -> None:
             fields = {field.key: field for field in common_fields.QUESTION}
             amount = common_fields.AMOUNTS[bench.values["load"]].key
             for key in (*_LINE, amount):
-                _field(fields[key], bench.values, wrong.get(key, ()))
+                if key == "input" and bench.values["load"] == "sessions":  # whose prompts are those of their turns
+                    for field in _TURNS:
+                        _field(field, bench.values, wrong.get(field.key, ()))
+                else:
+                    _field(fields[key], bench.values, wrong.get(key, ()))
 
 
 def _field(field: Any, values: Mapping[str, Any], wrong: Sequence[str]) -> None:
@@ -122,13 +132,13 @@ def take(text: str, is_own: bool = False) -> None:
         typed = find.find(text)
         if is_own:
             typed.values = {tray.OWN.get(key, key): value for key, value in typed.values.items()}
-        _set(typed)
+        _set(typed, () if is_own else _OF_ALL)
     except DseError as error:
         st.session_state[_SAID] = error.lines()[0], True
 
 
-def _set(typed: Typed) -> None:
-    """Set the fields that are named, and say which."""
+def _set(typed: Typed, of_all: Collection[str] = ()) -> None:
+    """Set the fields that are named, and say which: those in `of_all` of all designs, else of the current one."""
     values = typed.values
     values |= {own: None for key, own in tray.OWN.items() if key in values}
     fields = {field.key: field for field in (*common_fields.DESIGN, *common_fields.SCENARIO)}
@@ -136,11 +146,14 @@ def _set(typed: Typed) -> None:
         if problem := problem_of(fields[key], value, values):
             del values[key]
             typed.left_out.append(problem)
-    now = {field.key: st.session_state.get(field.key) for field in _OF_DEVICE}
+    held = state.session()
+    now = {field.key: st.session_state.get(field.key, held.values.get(field.key)) for field in _OF_DEVICE}
     if values.get("device", now["device"]) != now["device"]:
         _without_numbers()
     if common_fields.device_of({**now, **values}) != common_fields.device_of(now):
-        values["edits"] = ""
+        values.setdefault("edits", "")
+    if alike := {key: values[key] for key in of_all if values.get(key)}:
+        state.set_tray((held.put_tray or held.tray).with_all(alike))
     state.put(values)
     st.session_state[_SAID] = typed.said(fields), False
 
@@ -188,5 +201,5 @@ def _more(bench: Bench, wrong: Mapping[str, Sequence[str]]) -> None:
         )
         is_of_sessions = bench.values["load"] == "sessions"
         for field in common_fields.SCENARIO_MORE:
-            if field not in common_fields.OF_SESSIONS or is_of_sessions:
+            if field not in common_fields.OF_SESSIONS or (is_of_sessions and field not in _TURNS):
                 widgets.draw(field, wrong.get(field.key, ()))

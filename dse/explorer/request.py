@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Any
 
@@ -274,13 +274,15 @@ class PointAnswer:
     """A design under the question's load: with so many requests at once, which is `request`.
 
     `result` has its numbers by name, `holds` the load that a server keeps the limits at, 0 where it keeps them at none,
-    `n_servers` how many servers hold what is asked for.
+    `n_servers` how many servers hold what is asked for, `late_s` the upper ends of times on which limits are tested,
+    where they are others than those of the results.
     """
 
     request: PointRequest
     result: dict[str, Any]
     holds: float
     n_servers: int = 1
+    late_s: Mapping[str, float] = field(default_factory=dict)
 
 
 def answer(asked: PointRequest, load: LoadRequest) -> PointAnswer:
@@ -305,7 +307,7 @@ def answer(asked: PointRequest, load: LoadRequest) -> PointAnswer:
         result = result | {uncertainty.RATE: fleet.tokens_per_s / n_servers}
         result |= {"usd_per_million_tokens": fleet.usd_per_million_tokens} if device.usd_per_hour else {}
     shown = replace(asked, work=replace(asked.work, batch=int(result["batch"])))
-    return PointAnswer(shown, result, server.holds, n_servers)
+    return PointAnswer(shown, result, server.holds, n_servers, {} if load.kind == "batch" else fleet.late_s)
 
 
 def _least(server: ServerDesign) -> float:

@@ -12,7 +12,7 @@ from dse.explorer.cards import loss, shown
 from dse.explorer.request import LoadRequest, PointAnswer, PointRequest
 from dse.model.compare import Comparison
 from dse.questions import recommend
-from dse.questions.common import competes, limits_text, sure_text
+from dse.questions.common import competes, ends_text, limits_text, sure_text
 from dse.questions.grid import Grid
 from dse.questions.interactivity import ALIKE
 from dse.questions.server_design import Demand
@@ -24,11 +24,12 @@ from dse.specs import prices
 
 @dataclass(frozen=True)
 class Verdict:
-    """A sentence, what it says in numbers, and the design that it takes, if any."""
+    """A sentence, what it says in numbers, the design that it takes, if any, and else the one that comes nearest."""
 
     head: str
     said: str = ""
     taken: BenchRow | None = None
+    nearest: BenchRow | None = None
 
 
 def is_enough(answer: PointAnswer, asked: PointRequest, limits: Mapping[str, float]) -> bool:
@@ -52,7 +53,7 @@ def verdict(bench: Bench) -> Verdict:
     within = f" {limits_text(limits)}" if limits else " what is asked"
     kept = [row for row in bench.answered if keeps(row, limits)]
     if not kept:
-        return Verdict(f"No design keeps{within}.", _nearest(bench))
+        return _none(bench, within)
     if len({row.request.model for row in kept}) > 1:
         return Verdict(f"{len(kept)} of {len(bench.rows)} designs keep{within}.", "Models differ: the table says how.")
     if bench.values["load"] != "batch":
@@ -67,17 +68,19 @@ def verdict(bench: Bench) -> Verdict:
     return Verdict(f"{head}.", ahead + " ".join(filter(None, said)), row)
 
 
-def _nearest(bench: Bench) -> str:
-    """The design that comes nearest where nothing keeps what is asked, and where it is said what would."""
+def _none(bench: Bench, within: str) -> Verdict:
+    """The design that comes nearest where nothing surely keeps what is asked; its row says what would."""
     running = [row for row in bench.answered if row.result["feasible"] and competes(row.result)]
     if not running:
-        return f"{bench.current.name}: {bench.current.why_not}. Its row below says what would."
+        return Verdict("No design runs here.", f"{bench.current.name}: {bench.current.why_not}.", nearest=bench.current)
     row = min(running, key=lambda row: row.result["tpot_s"] or row.result["ttft_s"])
-    fit = fits_text(row.result)
-    times = ", ".join(
-        f"{name} {shown(key, as_said(row.result))}" for name, key in (("TPOT", "tpot_s"), ("TTFT", "ttft_s"))
-    )
-    return f"{row.name} comes nearest: {times}. {fit} Its row below says what would."
+    assert row.answer is not None
+    times = []
+    for name, key in (("TPOT", "tpot_s"), ("TTFT", "ttft_s")):
+        ends = ends_text(row.result, key, row.answer.late_s.get(key))
+        times.append(f"{name} {shown(key, as_said(row.result))}" + (f" ({ends})" if ends else ""))
+    said = f"{row.name} comes nearest: {', '.join(times)}. {fits_text(row.result)} Its row says what would."
+    return Verdict(f"No design surely keeps{within}.", said, nearest=row)
 
 
 def _is_most(row: BenchRow) -> bool:
@@ -131,5 +134,5 @@ def recommended(asked: tuple[tuple[str, PointRequest, LoadRequest], ...]) -> tup
     devices = {name: point.device_spec() for name, point, _ in asked}
     is_priced = all(device.usd_per_hour for device in devices.values())
     priced = prices.prices_of(devices) if is_priced else dict.fromkeys(devices, ALIKE)
-    grid = Grid(servers, devices=tuple(devices), engines=(), formats=(), splits=())
+    grid = Grid(servers, devices=tuple(devices), engines=(), formats=(), splits=(), is_fixed=True)
     return recommend.recommend(grid, demand, priced, "cost" if is_priced else "devices"), is_priced

@@ -276,17 +276,17 @@ def crowned(order: Sequence[T], gain: Callable[[T, T], Gain]) -> tuple[tuple[T, 
         tried.append(first)
 
 
-def ends_text(result: Mapping[str, Any], name: str) -> str:
+def ends_text(result: Mapping[str, Any], name: str, high: float | None = None) -> str:
     """Between which values 8 of 10 measurements of a result should lie, as people read it: 361.4 to 561.4; "" where
-    that is not known. The unit is said where the ends have another than the value."""
+    that is not known. The unit is said where the ends have another than the value. `high` stands for the upper end."""
     ends = uncertainty.known_ends(result, name)
     if not ends:
         return ""
     unit = units.number(result[name], RESULT_UNITS[name]).partition(" ")[2]
-    low, high = (units.number(end, RESULT_UNITS[name]) for end in ends)
-    if all(end.endswith(f" {unit}") for end in (low, high)):
-        low, high = (end.removesuffix(f" {unit}") for end in (low, high))
-    return f"{low} to {high}"
+    texts = [units.number(end, RESULT_UNITS[name]) for end in (ends[0], ends[1] if high is None else high)]
+    if all(text.endswith(f" {unit}") for text in texts):
+        texts = [text.removesuffix(f" {unit}") for text in texts]
+    return " to ".join(texts)
 
 
 def value_text(result: Mapping[str, Any], name: str) -> str:

@@ -67,6 +67,8 @@ class Grid:
     caches: tuple[str, ...] = ("on",)
     #: formats that lose too much
     left_out: tuple[str, ...] = ()
+    #: whether the servers are to be judged in the settings that they have alone
+    is_fixed: bool = False
 
     @property
     def text(self) -> str:

@@ -205,7 +205,7 @@ class Interactivity(QuestionAnswer):
         if self.runner_up:
             rival, chance = self.runner_up
             said = f"Runner-up, {sure_text(chance)} sure to be better: {self._told(rival)}"
-            lines.append(f"{said}; it lost as it {why_lost(rival, first, 'throughput')}.")
+            lines.append(f"{said}; it lost as it {why_lost(rival, first, 'throughput', a_device=True)}.")
         return "\n".join(lines)
 
     def text(self) -> str:

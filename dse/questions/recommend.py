@@ -451,8 +451,7 @@ def told(deployment: Fleet) -> Result:
         **{name: row[name] for name in ("tpot_s", "ttft_s", "joules_per_token", "bound")},
         **{name: None if server.is_unscored else row[name] for name in quality.NAMES[2:]},
         **{f"{name}_low": uncertainty.ends(row, name)[0] for name in LIMITS},
-        # on which limits are tested
-        **{f"{name}_high": server.demand.load.time_s(server, deployment.each, name) for name in LIMITS},
+        **{f"{name}_high": late for name, late in deployment.late_s.items()},
         "first_limit": first_limit(deployment),
         "sure": deployment.keeps,
         "runs": common.competes(row),
@@ -526,6 +525,15 @@ def _rate_unit(fleet: Fleet) -> str:
     return "tok/s a device" if fleet.server.demand.amount else "tok/s"
 
 
+def _rates_apart(rival: Fleet, first: Fleet, a_device: bool) -> str:
+    """What two deployments likely give, of all devices or of one each."""
+    rates = [one.likely_tokens_per_s / (one.n_devices if a_device else 1) for one in (rival, first)]
+    unit = "tok/s a device" if a_device else _rate_unit(first)
+    return "likely gives {} {unit} at the most load{within}, not {}".format(
+        *_apart(*rates), unit=unit, within=_within_limits(first.server.demand)
+    )
+
+
 def ahead(fleet: Fleet, other: Fleet) -> Gain:
     """The load that a fleet really holds for its money over that of another, of full devices the tokens that it likely
     gives: as computed, with what is unsure of the rates of the two servers."""
@@ -541,8 +549,8 @@ def ahead(fleet: Fleet, other: Fleet) -> Gain:
     return scaled._replace(sure=uncertainty.at_most(scaled.sure, rows))
 
 
-def why_lost(rival: Fleet, first: Fleet, objective: str) -> str:
-    """Why a runner-up lost, to follow "as it"."""
+def why_lost(rival: Fleet, first: Fleet, objective: str, a_device: bool = False) -> str:
+    """Why a runner-up lost, to follow "as it"; rates of full devices are of all together, or of one."""
     if objective == "energy":
         return f"takes {rival.results['joules_per_token'] / first.results['joules_per_token']:.2f} times the energy"
     if objective == "devices" and rival.n_devices > first.n_devices:
@@ -552,9 +560,7 @@ def why_lost(rival: Fleet, first: Fleet, objective: str) -> str:
             is_alike = rival.server.is_exact == first.server.is_exact
             gives_up = "does without a prefix cache" if is_alike else "stores fewer bits"
             return f"{gives_up} for at most {100 * RERUN_90:.0f} % more throughput, as much as runs differ by"
-        least, most = _apart(rival.likely_tokens_per_s, first.likely_tokens_per_s)
-        within = _within_limits(first.server.demand)
-        return f"likely gives {least} {_rate_unit(first)} at the most load{within}, not {most}"
+        return _rates_apart(rival, first, a_device)
     if rival.usd_per_hour > first.usd_per_hour * (1 + common.TIE):
         return f"costs {_usd(rival.usd_per_hour)} an hour, {rival.usd_per_hour / first.usd_per_hour:.2f} times as much"
     if first.server.is_exact and not rival.server.is_exact:

@@ -15,7 +15,7 @@ from dse.model.formulas import energy
 from dse.questions import common, settings
 from dse.questions.common import Result
 from dse.questions.grid import Grid
-from dse.questions.limits import keeps
+from dse.questions.limits import LIMITS, keeps
 from dse.questions.measured_fronts import layout_times
 from dse.questions.server_design import Demand, ServerDesign, n_servers
 from dse.questions.two_runs import RERUN_90
@@ -66,6 +66,12 @@ class Fleet:
     def results(self) -> Result:
         """Results of one server at its load."""
         return self.server.results(self.each)
+
+    @cached_property
+    def late_s(self) -> dict[str, float]:
+        """Times of one server at its load at the upper ends of their intervals, on which limits are tested."""
+        load = self.server.demand.load
+        return {name: load.time_s(self.server, self.each, name) for name in LIMITS}
 
     @property
     def tokens_per_s(self) -> float:
@@ -205,7 +211,8 @@ class Search:
         """Whether other settings than the engines' own are tried: where they may save servers of a rate or of requests
         at once. Of full devices the order would turn on a few requests that a step has room for."""
         load = self.demand.load
-        return load.amount is not None and self.objective in COUNTED and type(load) in settings.LOADS
+        tried = load.amount is not None and self.objective in COUNTED and type(load) in settings.LOADS
+        return tried and not self.grid.is_fixed
 
     @property
     def text(self) -> str:

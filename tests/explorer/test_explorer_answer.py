@@ -1,11 +1,17 @@
 """The page that answers: its verdict, the table, next steps of a design, and what designs differ in."""
 
-import pytest
+import json
+import shlex
 
+import pytest
+from click.testing import CliRunner
+
+from dse.cli.main import cli
 from dse.explorer import bench, cards, common_fields, request, tray, verdict
 from dse.explorer import opened as row_of
 from dse.explorer.badge import badge_of
 from dse.explorer.pages import answer
+from dse.questions.common import ends_text
 from dse.report import present
 from dse.specs import catalog
 from explorer_page import of, opened, plain, said, values_of, wrong
@@ -196,19 +202,17 @@ def test_limits_are_met_or_missed_in_the_units_of_their_fields():
     """Limits: seconds to the first token, milliseconds per token."""
     result = {"ttft_s": 1.5, "tpot_s": 0.05}
     values = {"ttft_limit": 1.5, "tpot_limit": 49.0}
-    assert cards.is_met("ttft_s", result, values) is True
-    assert cards.is_met("tpot_s", result, values) is False
-    assert cards.is_met("tpot_s", result, {"tpot_limit": None}) is None
+    assert request.limits_s(values) == {"tpot_s": 0.049, "ttft_s": 1.5}
+    assert cards.time_text("ttft_s", result, request.limits_s(values)) == "1.5 s"
+    assert cards.time_text("tpot_s", result, request.limits_s(values)) == "50 ms > 49 ms"
+    assert cards.time_text("tpot_s", result, {}) == "50 ms"
     # an answer of one token has no time between tokens
-    one = {**values, "output": 1}
-    assert cards.is_met("tpot_s", result, one) is None
-    assert cards.is_met("ttft_s", result, one) is True
-    assert set(request.limits_s(one)) == {"ttft_s"}
+    assert set(request.limits_s({**values, "output": 1})) == {"ttft_s"}
 
 
 def test_a_missed_limit_proposes_a_smaller_batch_that_meets_it():
     here = of({"quantizer": "fp8"}, batch=32, input=2048, tpot_limit=25.0)
-    assert cards.is_met("tpot_s", here.current.result, here.values) is False
+    assert " > 25 ms" in cards.design_table(here).loc[0, "TPOT"]
     steps = row_of.next_steps(here, here.current)
     assert steps[-1].label.startswith("Batch ")
     for step in steps:
@@ -219,6 +223,59 @@ def test_weights_as_released_are_not_noted():
     released = of({"model": "deepseek-v3", "tp": 8}, batch=8)
     assert cards.keeps_weights(released.current.request.model_spec(), released.current.result)
     assert "--weights" not in " ".join(row_of.notes(released.current))
+
+
+def test_a_step_to_more_devices_gives_them_to_all_designs():
+    """Of a design with a layout of its own it is that design's: the others lie on as many as the question has."""
+    for designs, wanted in (("-~~quantizer.fp8", {"devices": "2"}), ("tp.1~~quantizer.fp8", {})):
+        app = opened("answer", batch="64", input="8192", model="qwen3-32b", designs=designs)
+        next(button for button in app.button if button.label.startswith("2 devices")).click().run()
+        assert not app.exception
+        query = {key: "".join(value) for key, value in app.query_params.items()}
+        assert ({"devices": query["devices"]} if "devices" in query else {}) == wanted
+        assert query["designs"] == ("-~~quantizer.fp8" if wanted else "tp.2~~quantizer.fp8")
+
+
+def test_a_rate_has_one_number_of_servers_and_the_interval_on_which_limits_are_tested():
+    """As the command of each row prints them; the verdict takes the designs in the settings that they have."""
+    here = of(
+        {"quantizer": "fp8"},
+        {"quantizer": "int4_per_token_head"},
+        **{"load": "rate", "rate": 20.0, "input": 4096, "output": 500, "tpot_limit": 50.0, "ttft_limit": 2.0},
+    )
+    found = verdict.verdict(here)
+    assert f"Run {found.taken.answer.n_servers} x H200" in found.said
+    for row in here.rows:
+        command = shlex.split(request.command(row.asked, row.load, row.answer))
+        card = json.loads(CliRunner().invoke(cli, [*command[1:], "--json"]).stdout)["cards"]["most throughput"]
+        assert {f"{name}_high": late for name, late in row.answer.late_s.items()} == {
+            name: card[name] for name in ("tpot_s_high", "ttft_s_high")
+        }
+        assert row.answer.n_servers == card["n_servers"]
+        assert ends_text(row.result, "tpot_s", card["tpot_s_high"]) in row_of._number(row, "tpot_s").replace("\\", "")
+
+
+def test_where_only_the_middle_of_an_interval_keeps_a_limit_the_verdict_says_so_and_opens_what_is_nearest():
+    app = opened("answer", input="8192", tpot_limit="50", ttft_limit="2")
+    text = plain(app.markdown[0].value)
+    assert "No design surely keeps TPOT 50 ms and TTFT 2 s. fp8 comes nearest:" in text.replace("**", "")
+    assert "TTFT 786.5 ms (487.7 ms to 2.014 s)" in text
+    assert next(iter(app.dataframe[0].value["Fits"])) == "0 of 28 at once"
+    next(button for button in app.button if button.label == "Open fp8").click().run()
+    assert address_at(app) == "2"
+    assert not any(button.label == "Open fp8" for button in app.button)
+
+
+def address_at(app):
+    """Which design is open, as the address has it."""
+    return "".join(app.query_params["at"])
+
+
+def test_scores_of_short_answers_are_called_so():
+    """INT4 a token and head has two published scores, both of one test of short answers."""
+    here = of({"quantizer": "fp8"}, {"quantizer": "int4_per_token_head"}, {"quantizer": "nqkv"}, batch=8)
+    losses = cards.design_table(here)["Accuracy loss"].tolist()
+    assert [text.endswith(", short answers") for text in losses] == [False, True, False]
 
 
 def test_a_drop_of_scores_says_that_it_leaves_narrower_weights_out():

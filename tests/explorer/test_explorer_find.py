@@ -48,6 +48,26 @@ ASKED_FOR = {
         ("H200, 100 agents", {**H200, "load": "sessions", "sessions": 100}, []),
         ("TTFT below 500 ms, TPOT 0.05 s", {"ttft_limit": 0.5, "tpot_limit": 50.0}, []),
         ("50 ms TTFT and 2 s TPOT", {"ttft_limit": 0.05, "tpot_limit": 2000.0}, []),
+        ("8k context, tpot 30, ttft 2", {"input": 8192, "tpot_limit": 30.0, "ttft_limit": 2.0}, []),
+        (
+            "Does Llama 3.1 70B in FP8 weights fit on two H200 with 32 requests of 8k in, 500 out?",
+            {
+                **LLAMA,
+                **H200,
+                "weights": "fp8",
+                "devices": 2,
+                "input": 8192,
+                "output": 500,
+                "load": "batch",
+                "batch": 32,
+            },
+            [],
+        ),
+        ("20 rps of qwen3-8b", {**QWEN, "load": "rate", "rate": 20.0}, []),
+        ("100 sessions of 20 turns", {"load": "sessions", "sessions": 100, "turns": 20}, []),
+        ("FP8 weights", {"weights": "fp8"}, []),
+        ("What if the memory bandwidth were 4 TB/s?", {"edits": "memory_bandwidth=4 TB/s"}, []),
+        ("H200 vs L40S, qwen3-8b", {**H200, **QWEN}, ["'L40S': a second device: add it below the table"]),
         (
             "Lama 3.1 70B on 8x H200, 8k in",
             {**H200, "devices": 8, "input": 8192},
@@ -245,6 +265,18 @@ def test_a_sentence_sets_each_field_of_the_question():
     assert "tp 8" in said(page)
 
 
+def test_weights_and_numbers_of_the_device_named_with_the_question_hold_for_all_designs():
+    """Else its verdict would compare unlike things; a design on a device of its own keeps that device's numbers."""
+    page = opened("answer", designs="-~~quantizer.fp8~~own_device.b200")
+    ask(page, "Llama 3.1 70B FP8 weights on 2x H200 with 4 TB/s memory bandwidth")
+    edited = "edits.memory_bandwidth=4 TB/s~"
+    assert address_of(page)["designs"] == (
+        f"{edited}weights.fp8~~{edited}quantizer.fp8~weights.fp8~~own_device.b200~weights.fp8"
+    )
+    ask(page, "H100")
+    assert "edits" not in address_of(page)["designs"]
+
+
 def test_the_box_says_what_it_took_and_what_it_did_not():
     page = opened("answer")
     taken = ask(page, "vllm serve meta-llama/Llama-3.1-70B-Instruct -tp 2 --max-num-seqs 0")
@@ -276,6 +308,12 @@ def type_into(page, key, text):
 def test_a_name_typed_into_a_field_of_the_design_is_its_own():
     page = opened("answer")
     type_into(page, "own_device", "RTX 5090")
+    type_into(page, "own_model", "neuralmagic/Meta-Llama-3.1-8B-Instruct-FP8")
+    assert [design.values.get("weights") for design in page.session_state["explorer"].tray.designs] == [
+        "fp8",
+        None,
+        None,
+    ]
     type_into(page, "own_model", "Gemma 3 12B")
     assert address_of(page)["designs"].split("~~")[0] == "own_model.gemma-3-12b~own_device.rtx-5090"
     assert "device" not in address_of(page)

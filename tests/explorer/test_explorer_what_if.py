@@ -41,8 +41,8 @@ def test_command_and_python_shown_ask_the_same_question(what, against, capsys, t
 
 #: how the verdict of each question begins
 VERDICTS = {
-    "sensitivity": "nqkv: ",
-    "doubt": "nqkv: ",
+    "sensitivity": "nqkv at 4 at once: ",
+    "doubt": "nqkv at 4 at once: ",
     "cross": "From which batch on nqkv pays against fp16: ",
     "map": "Best of 4 batches and prompts: ",
 }
@@ -94,7 +94,7 @@ def test_where_the_current_design_is_what_is_beaten_that_of_another_is_asked_for
     """On a first visit, whose current design is fp16: where does fp8, the second, pay against it?"""
     app = opened("why", why="what-if")
     assert not app.exception
-    assert "fp8: " in said(app)
+    assert "fp8 at 127 at once: " in said(app)
     assert "sure that fp8 is better" in said(app)
     alone = opened("why", why="what-if", designs="quantizer.fp16")
-    assert "fp8: " in said(alone)
+    assert "fp8 at 127 at once: " in said(alone)

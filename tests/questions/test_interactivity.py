@@ -243,6 +243,14 @@ def test_sixteen_bits_stay_where_fewer_give_as_much_as_runs_differ_by():
     assert "it lost as it stores fewer bits for at most 4 % more throughput" in found.verdict
 
 
+def test_what_a_runner_up_gives_is_told_of_a_device_as_all_else_is():
+    found = dse.interactivity("h200", "gpt-oss-120b", max_tpot="40 ms", max_ttft="2 s")
+    rival, first = found.runner_up[0], found.found.first
+    given = [one.likely_tokens_per_s / one.n_devices for one in (rival, first)]
+    assert f"it lost as it likely gives {given[0]:,.0f} tok/s a device at the most load" in found.verdict
+    assert f", not {given[1]:,.0f}." in found.verdict
+
+
 def test_what_a_format_gives_at_a_speed_is_the_best_within_that_time():
     """The table's columns are limits of TPOT: 50 tok/s a user is 20 ms."""
     asked = {"splits": [1, 2], **LENGTHS}

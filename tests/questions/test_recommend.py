@@ -1,5 +1,6 @@
 """What to run: beside a twin that evaluates every deployment by itself, prices by hand, and what is refused."""
 
+import gc
 import json
 import math
 import random
@@ -890,3 +891,17 @@ class TestHints:
 )
 def test_rounded(number, digits, down, up):
     assert (recommend.rounded(number, False, digits), recommend.rounded(number, True, digits)) == (down, up)
+
+
+@pytest.mark.parametrize("load", [{"rate": 5}, {"requests": 50}, {"devices": ["2xh100"]}], ids=str)
+def test_a_search_is_freed_as_soon_as_its_answer_is(load):
+    """Nothing that it holds holds it: else a server of many readers keeps searches until garbage is looked for."""
+    asked = {"model": "llama3.1-8b", "devices": ["h100"], "output_tokens": 200, "max_tpot": "50 ms", **load}
+    dse.recommend(**asked)  # what is kept of specs
+    gc.collect()
+    gc.disable()
+    try:
+        dse.recommend(**asked)
+        assert gc.collect() == 0
+    finally:
+        gc.enable()

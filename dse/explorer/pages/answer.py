@@ -32,7 +32,12 @@ HEIGHT = 330
 def render(bench: Bench) -> None:
     """Draw the page."""
     said = verdict(bench)
-    st.markdown(f"**{escaped(said.head)}** {escaped(said.said)}")
+    row = said.taken or said.nearest
+    with st.container(horizontal=True, gap="small"):
+        st.markdown(f"**{escaped(said.head)}** {escaped(said.said)}", width="stretch")
+        if row is not None and row.at != bench.at:
+            at, tip = row.at, "Shows its numbers, its command and what would change them, below the table."
+            st.button(f"Open {escaped(row.name)}", on_click=lambda: sidebar.act(lambda now: now.chosen(at)), help=tip)
     rows = [row for row in bench.answered if row.result["feasible"]]
     left, right = st.columns([2, 3], gap="medium")
     with left:

@@ -30,7 +30,7 @@ def render(bench: Bench) -> None:
     with st.container(horizontal=True, gap="small", vertical_alignment="bottom"):
         part = widgets.tabs(PART)
         if part in ("recommendation", "trace"):
-            _choose()
+            _choose(part == "recommendation" and asked.is_open(values))
     if part == "trade_offs":
         trade_offs.show(PAGE, bench)
     elif part == "rate":
@@ -41,10 +41,10 @@ def render(bench: Bench) -> None:
         recommended.show(PAGE, values)
 
 
-def _choose() -> None:
-    """The devices to choose from, and what few change."""
-    widgets.draw(asked.DEVICES, width=380)
-    box = st.popover("More", key="size more", on_change="rerun")
+def _choose(is_open: bool) -> None:
+    """The devices to choose from, and what few change; where no load is asked for, the question's are filled."""
+    widgets.draw(asked.DEVICES, width=380, **({"placeholder": "the question's"} if is_open else {}))
+    box = st.popover("Options", key="size more", on_change="rerun")
     if box.open:
         with box:
             for field in asked.MORE:

@@ -132,7 +132,8 @@ def _show(question: WhatIf, address: str) -> None:
     """The verdict of a question in its own words, and a figure a panel."""
     with widgets.said():
         answer = cached(question)
-        head = f"{answer.design}: " if question.what in ("sensitivity", "doubt") else ""
+        at_once = f" at {question.design.work.batch:,} at once" if question.design.work.batch else ""
+        head = f"{answer.design}{at_once}: " if question.what in ("sensitivity", "doubt") else ""
         st.markdown(f"**{widgets.escaped(head + '. '.join(answer.verdict))}.**")
         made, chart = downloads.made_by([question.operation()], address), chart_of(answer)
         _, drawn = _ASKS[question.what]
