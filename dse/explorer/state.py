@@ -96,7 +96,7 @@ class Session:
 
 
 def session() -> Session:
-    """What this session holds."""
+    """All that this session holds."""
     if _SESSION not in st.session_state:
         st.session_state[_SESSION] = Session()
     held: Session = st.session_state[_SESSION]

@@ -197,7 +197,7 @@ def cache_costs(device: HardwareSpec, model: ModelSpec, work: Workload) -> bool:
     return server != server.without_prefixes()
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=24)
 def _designs(
     device: Same, model: Same, work: Workload, quantizers: tuple[str, ...] | None, bits: Bits
 ) -> tuple[Candidate, ...]:

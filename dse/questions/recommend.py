@@ -526,7 +526,7 @@ def _rate_unit(fleet: Fleet) -> str:
 
 
 def _rates_apart(rival: Fleet, first: Fleet, a_device: bool) -> str:
-    """What two deployments likely give, of all devices or of one each."""
+    """Say how much less a deployment likely gives than another, of all devices or of one each."""
     rates = [one.likely_tokens_per_s / (one.n_devices if a_device else 1) for one in (rival, first)]
     unit = "tok/s a device" if a_device else _rate_unit(first)
     return "likely gives {} {unit} at the most load{within}, not {}".format(
