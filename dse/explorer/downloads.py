@@ -79,7 +79,7 @@ def show(
     if titled:
         st.markdown(f"**{escaped(chart.title)}**")
     event = st.plotly_chart(
-        figure.unchecked(figure.fitted(chart) if drawn is None else drawn),
+        figure.Plain(figure.fitted(chart) if drawn is None else drawn),
         key=name,
         config=CONFIG,
         alt=chart.title,

@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pandas as pd
+from plotly.basedatatypes import BaseFigure
+from plotly.colors import get_colorscale
 
 from dse.figures.charts.interactivity import source_of
 from dse.figures.drawing import names, style, to_plotly
@@ -141,21 +143,29 @@ def fitted(chart: Chart, height: int = HEIGHT) -> dict[str, Any]:
     text = json.dumps(plot)
     for shown in (str, to_plotly.paler):
         text = text.replace(f'"{shown(style.BLACK)}"', f'"{shown(style.GRAY)}"')
-    recolored: dict[str, Any] = json.loads(text)
+    recolored: dict[str, Any] = json.loads(text, object_hook=_without_none)
     return recolored
 
 
-def unchecked(drawn: dict[str, Any]) -> Any:
-    """Plain data as a plotly Figure that plotly has not checked; Streamlit has it check data that comes as it is.
+def _without_none(found: dict[str, Any]) -> dict[str, Any]:
+    """What has a value: plotly's page takes None for a choice, and draws nothing."""
+    return {key: value for key, value in found.items() if value is not None}
 
-    Checking takes longer than all else of a figure; our tests have plotly check what `fitted` and its like give.
+
+class Plain(BaseFigure):  # type: ignore[misc]
+    """Plain data as a figure of plotly's that is neither checked nor copied, which takes longer than all else of it.
+
+    Our tests have plotly check what `fitted` and its like give, and leave nothing out of it.
     """
-    import plotly.graph_objects as go
-    from plotly.colors import get_colorscale
 
-    if colors := drawn["layout"].get("coloraxis"):  # the browser knows the same names by slightly other colors
-        colors["colorscale"] = get_colorscale(colors["colorscale"])
-    return go.Figure(drawn, _validate=False)
+    def __init__(self, drawn: dict[str, Any]) -> None:
+        self._drawn = drawn
+        if colors := drawn["layout"].get("coloraxis"):  # the browser knows the same names by slightly other colors
+            colors["colorscale"] = [[at, shade] for at, shade in get_colorscale(colors["colorscale"])]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plain data."""
+        return self._drawn
 
 
 def _keyed(traces: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -1,5 +1,8 @@
 """The operations of one decode step under a device's roofline."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import pandas as pd
 
 from dse.figures.drawing import axes, marks, rows, style
@@ -62,7 +65,7 @@ def chart(source: Source) -> Chart:
                 points["intensity_flops_per_byte"],
                 points["flops_per_s"],
                 style.Style(style.STYLES[places[quantizer]].color, marker=_looks(operation)[1]),
-                (_hover(row) for _, row in points.iterrows()),
+                map(_hover, points.to_dict("records")),
                 opened=(kind == "ideal",) * len(points),
                 labels=(str(quantizer), *[""] * (len(points) - 1)) if names else (),
                 in_legend=False,
@@ -111,7 +114,7 @@ def _line(roof: tuple[float, float], is_first: bool, ends: tuple[float, float]) 
     return marks.line(name, x, (min(peak, rate * at) for at in x), look, is_note=True)
 
 
-def _hover(row: pd.Series) -> str:
+def _hover(row: Mapping[str, Any]) -> str:
     share = row["flops_per_s"] / row["ceiling_flops_per_s"]
     name = row["operation"].replace("_", " ")
     return (
