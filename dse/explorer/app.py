@@ -38,7 +38,9 @@ _STYLE = """<style>
 @media (max-width: 640px) {
     [data-testid=stMain] h1 { font-size: 1.5rem !important; padding: 0 0 1rem; }
     [data-testid=stMain] h2 { font-size: 1.3rem !important; }
-    [data-testid=stMainBlockContainer] { padding: 3.5rem 1rem 2rem; }
+    [data-testid=stMainBlockContainer] { padding: 4.2rem 1rem 2rem; }
+    [data-testid=stElementContainer]:has(> [data-testid=stButtonGroup]) { max-width: 100%; }
+    [data-testid=stButtonGroup] * { flex-wrap: wrap; }
     [data-testid=stMain] [data-testid=stVerticalBlock] { row-gap: 0.6rem; }
 }
 </style>"""
