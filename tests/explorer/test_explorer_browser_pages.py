@@ -195,6 +195,7 @@ def test_tab_reaches_every_control_in_order_and_shows_where_it_is(page, server):
     for _ in range(90):
         page.keyboard.press("Tab")
         reached.append(page.evaluate("() => document.activeElement.getAttribute('aria-label') || ''"))
+        assert not page.evaluate("() => !!document.activeElement.closest('[data-testid=stSidebar]')")  # which is closed
         if page.evaluate("() => document.activeElement.dataset.testid === 'stTopNavLink'"):
             seen = page.evaluate("() => getComputedStyle(document.activeElement).outlineStyle")
             assert seen == "solid"
