@@ -61,6 +61,8 @@ _BAR = "display:flex;height:14px;border-radius:3px;overflow:hidden"
 _SQUARE = f"display:inline-block;width:10px;height:10px;{_EDGE}"
 _HEAD, _THIN = "font-weight:600", "display:flex;height:12px"
 _LINE = "display:flex;justify-content:space-between;font-size:0.85rem;gap:8px"
+#: cells of a design that holds no load within the limits
+_NO_RATES = dict.fromkeys(("tok/s a device", "tok/s a user", "USD/M out"), "")
 #: numbers that are shown as every page and the command line show them
 _OF_SCORES = {"score_drop_frac": quality.drop_text, "sample_perplexity_frac": quality.rise_text}
 
@@ -110,9 +112,11 @@ def memory_bar(result: Mapping[str, Any], name: str) -> str:
 
 
 def room_bars(rows: Sequence[BenchRow]) -> str:
-    """Requests at once of each design as bars, as HTML: held within the limits, and those that memory has room for."""
+    """Requests at once of each design as bars, as HTML: held within the limits, or that run at the load, and those that
+    memory has room for."""
     most = max(int(row.result["max_batch"]) for row in rows) or 1
-    title = "Requests at once: within the limits, of those that fit"
+    is_at_once = all(row.load.kind == "batch" for row in rows)
+    title = f"Requests at once: {'within the limits' if is_at_once else 'at this load'}, of those that fit"
     pieces = [f'<div style="{_HEAD};margin-top:10px">{title}</div>']
     for row in rows:
         fit, held = int(row.result["max_batch"]), held_of(row)
@@ -129,11 +133,12 @@ def room_bars(rows: Sequence[BenchRow]) -> str:
 
 
 def held_of(row: BenchRow) -> int:
-    """Requests at once of a design at its load, within the limits where requests come by themselves."""
+    """Requests at once of a design at its load, that it surely holds within the limits."""
     assert row.answer is not None
-    if row.asked is not None and row.asked.work.batch:
-        return min(int(row.result["batch"]), int(row.result["max_batch"]))
-    return int(row.result["batch"]) if row.answer.holds else 0
+    n = min(int(row.result["batch"]), int(row.result["max_batch"]))
+    if row.load.kind == "batch":
+        return min(n, int(row.answer.holds))
+    return n if row.answer.holds else 0
 
 
 def shown(name: str, result: Mapping[str, Any]) -> str:
@@ -196,11 +201,13 @@ def _cells(bench: Bench, row: BenchRow, first: BenchRow | None) -> dict[str, str
         "USD/M out": shown("usd_per_million_tokens", result).partition(" ")[0],
     }
     limits = request.limits_s(bench.values)
+    if row.load.kind != "batch" and not row.answer.holds:  # its numbers are of almost no load, which nobody asked for
+        return cells | {"Servers": "none holds it", "Fits": f"0 of {result['max_batch']:,} at once", **_NO_RATES}
     cells |= {"TPOT": time_text("tpot_s", result, limits), ttft: time_text("ttft_s", result, limits)}
     if first is not None and row is not first:
         cells["Gain"] = answers.gain_text(answers.gain(result, first.result))
-    if bench.values["load"] != "batch":
-        cells["Servers"] = f"{row.answer.n_servers:,}" if row.answer.holds else "none holds it"
+    if row.load.kind != "batch":
+        cells["Servers"] = f"{row.answer.n_servers:,}"
     elif limits and row.asked is not None and row.asked.work.batch is None and not row.answer.holds:
         cells["Fits"] = f"0 of {result['max_batch']:,} at once"
     elif limits and row.asked is not None and row.answer.holds < min(row.asked.work.batch or 0, result["max_batch"]):

@@ -8,7 +8,7 @@ from typing import Any
 
 from dse.core.errors import DseError, InputError, did_you_mean, show
 from dse.core.field import Field
-from dse.explorer.common_fields import AMOUNTS, OF_SESSIONS, TPOT_LIMIT, TTFT_LIMIT, WORK
+from dse.explorer.common_fields import AMOUNTS, OF_SESSIONS, QUANTIZER, TPOT_LIMIT, TTFT_LIMIT, WORK
 from dse.explorer.fields import in_words
 from dse.specs import catalog, device_names, model_names, server_flags, weights
 from dse.specs.workload import ASKED
@@ -16,22 +16,30 @@ from dse.specs.workload import ASKED
 _NUMBER = r"(?P<number>\d[\d.,]*k?)"
 #: numbers of a question in words, and their fields
 _WORDED = (
-    (rf"{_NUMBER} ?(?:tokens? )?(?:in|input|prompt|context)\b", WORK["input_tokens"]),
+    (rf"{_NUMBER} ?(?:tokens? )?(?:in|input|prompts?|context)\b", WORK["input_tokens"]),
+    (rf"prompts? of {_NUMBER}(?: tokens)?\b", WORK["input_tokens"]),
     (rf"{_NUMBER} ?(?:tokens? )?(?:out|output|answer)\b", WORK["output_tokens"]),
     (rf"{_NUMBER} ?(?:(?:requests?|req)?(?: (?:a|per) second|/s)|rps|qps)\b", AMOUNTS["rate"]),
+    (rf"{_NUMBER} ?(?:concurrent (?:requests|users)|(?:(?:requests?|users) )?at once)\b", AMOUNTS["batch"]),
+    (rf"(?:batch|concurrency)(?: size)?(?: of)? {_NUMBER}\b", AMOUNTS["batch"]),
     (rf"{_NUMBER} ?(?:sessions|agents|users)\b", AMOUNTS["sessions"]),
-    (rf"{_NUMBER} ?(?:requests? at once|requests?|at once)\b", AMOUNTS["batch"]),
+    (rf"{_NUMBER} ?requests?\b", AMOUNTS["batch"]),
     (rf"{_NUMBER} ?turns\b", next(asked for asked in OF_SESSIONS if asked.key == "turns")),
     (rf"tpot {_NUMBER}\b", TPOT_LIMIT),
     (rf"ttft {_NUMBER}\b", TTFT_LIMIT),
 )
 #: a limit on a time, named before it or behind it; without a name ms are of a token, s of the first one
 _TIME = re.compile(
-    rf"(?<![\w.-])(?:(?P<ahead>ttft|tpot)\s*)?(?:(?:within|under|below|at most|and|of|[<≤=:]+)\s*)*{_NUMBER}\s?"
+    r"(?<![\w.-])(?:(?P<ahead>ttft|tpot|first token|(?:each|per) token)\s*)?"
+    rf"(?:(?:within|under|below|at most|and|of|[<≤=:]+)\s*)*{_NUMBER}\s?"
     r"(?P<unit>m?s)\b(?(ahead)|(?:\s*(?P<behind>ttft|tpot))?)",
     re.IGNORECASE,
 )
 _LIMITS = {"ttft": (TTFT_LIMIT, "s"), "tpot": (TPOT_LIMIT, "ms")}
+#: a limit as the speed of a user
+_SPEED = re.compile(
+    rf"{_NUMBER} ?(?:tok|tokens?)(?:/s| (?:a|per) second) (?:a|per|each|for each) user\b", re.IGNORECASE
+)
 #: parts of a question in words: 70B on 8x H200, 70B 8x H200, H100 vs L40S
 _BETWEEN = re.compile(
     r"\s+(?:on|with|for|at|of|vs\.?|versus|against|and|or)\s+|[,;?]|\s+(?=\d+\s?x\s?[A-Z])|(?<=\S)\s+(?=\w+ weights\b)",
@@ -40,6 +48,8 @@ _BETWEEN = re.compile(
 _COUNTS = {"one": 1, "a single": 1, "two": 2, "four": 4, "eight": 8, "sixteen": 16}
 _COUNT = re.compile(rf"(?<!\S)({'|'.join(_COUNTS)})(?=\s+[a-z]+\d)", re.IGNORECASE)
 #: a part that says how weights are stored; a changed number of the device
+_FORMAT = re.compile(r"(?:in )?(\w+) (?:kv(?:[ -]cache)?|keys and values)", re.IGNORECASE)
+_PLAIN_COUNT = re.compile(r"(\d{1,4})\s+([a-z].*)", re.IGNORECASE)
 _WEIGHTS = re.compile(r"(?:in )?(\w+)[ -]weights", re.IGNORECASE)
 _BANDWIDTH = re.compile(
     r"(?:memory )?(?:bandwidth)?(?: of| is| were| was)?\s*(\d[\d.]*\s?[TG]B/s)(?: (?:of )?(?:memory )?bandwidth)?", re.I
@@ -108,6 +118,7 @@ def _numbers(text: str, typed: Typed) -> str:
     def limit(found: re.Match[str]) -> str:
         unit = found["unit"].lower()
         name = (found["ahead"] or found["behind"] or ("tpot" if unit == "ms" else "ttft")).lower()
+        name = {"first token": "ttft"}.get(name, name if name in _LIMITS else "tpot")
         asked, own_unit = _LIMITS[name]
         return take(asked, found["number"], 1 if unit == own_unit else 1e3 if unit == "s" else 1e-3)
 
@@ -115,6 +126,12 @@ def _numbers(text: str, typed: Typed) -> str:
         typed.values["edits"] = f"memory_bandwidth={found[1]}"
         return ", "
 
+    def speed(found: re.Match[str]) -> str:
+        said = take(TPOT_LIMIT, found["number"])
+        typed.values[TPOT_LIMIT.key] = 1e3 / typed.values.get(TPOT_LIMIT.key, 1e3)
+        return said
+
+    text = _SPEED.sub(speed, text)
     text = _COUNT.sub(lambda found: f"{_COUNTS[found[1].lower()]}x", _TIME.sub(limit, text))
     text = _BANDWIDTH.sub(bandwidth, text)
     for pattern, asked in _WORDED:
@@ -127,6 +144,10 @@ def _named(text: str) -> dict[str, Any]:
     """The fields that the name of a device, of a model, or of weights sets. Raises InputError."""
     if (match := _WEIGHTS.fullmatch(text)) and weights.is_format(match[1].lower()):
         return {"weights": match[1].lower()}
+    if (match := _FORMAT.fullmatch(text)) and match[1].lower() in QUANTIZER.options():
+        return {"quantizer": match[1].lower(), "parameters": ""}
+    if (match := _PLAIN_COUNT.fullmatch(text)) and device_names.meant(match[2], catalog.device_aliases()):
+        text = f"{match[1]}x {match[2]}"
     counted = device_names.counted(text)
     if device := device_names.meant(counted[1] if counted else text, catalog.device_aliases()):
         return {"device": device, **({"devices": counted[0]} if counted else {})}

@@ -48,6 +48,8 @@ def show(bench: Bench) -> None:
             is_full = row.asked.work.batch is None and row.result["batch"] == row.result["max_batch"]
             st.markdown(escaped(fits_text(row.result, is_full)))
             lines([f"{said}. The numbers are as if other software ran it." for said in row.refusals.values()])
+            if row.load.kind != "batch" and not row.answer.holds:
+                lines(["No server holds any of this load within the limits: the numbers are at almost none."])
             if row.result["feasible"]:
                 st.markdown("\n".join(_number(row, name) for name in MEANINGS if row.result[name] is not None))
         with more:

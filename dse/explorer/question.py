@@ -106,9 +106,8 @@ def named(field: Any, values: Mapping[str, Any], wrong: Sequence[str] = ()) -> N
 def _ask() -> None:
     def asked() -> None:
         text = st.session_state[_FIND].strip()
-        st.session_state[_FIND] = ""
-        if text:
-            take(text)
+        if not text or take(text):
+            st.session_state[_FIND] = ""
 
     st.text_input(
         "Ask",
@@ -123,8 +122,8 @@ def _ask() -> None:
     )
 
 
-def take(text: str, is_own: bool = False) -> None:
-    """Set the fields that a text names, and say which; or say that it names none.
+def take(text: str, is_own: bool = False) -> bool:
+    """Set the fields that a text names, and say which; or say that it names none. Returns whether it names any.
 
     Of the current design where `is_own`, else of the question, to which what that design has of its own gives way.
     """
@@ -135,6 +134,8 @@ def take(text: str, is_own: bool = False) -> None:
         _set(typed, () if is_own else _OF_ALL)
     except DseError as error:
         st.session_state[_SAID] = error.lines()[0], True
+        return False
+    return True
 
 
 def _set(typed: Typed, of_all: Collection[str] = ()) -> None:

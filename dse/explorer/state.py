@@ -12,7 +12,7 @@ from streamlit.runtime.scriptrunner import get_script_run_ctx
 from dse.core.field import Field
 from dse.explorer import kept
 from dse.explorer.fields import check_query, problem_of, query_of
-from dse.explorer.tray import History, Tray, design_of, is_former_text, read, text_of, values_of
+from dse.explorer.tray import History, Tray, design_of, is_former_text, place, read, text_of, values_of
 
 #: the part of an address behind its page: texts by key
 Query = dict[str, list[str]]
@@ -160,7 +160,7 @@ def _tray_of(
     tray, problems = read(text, at, design, labels)
     if tray is None:
         alone = any(field.key in query for field in design)
-        return (Tray() if alone else opening), problems
+        return (Tray() if alone else opening).chosen(place(at, problems) - 1), problems
     return tray, problems
 
 

@@ -179,23 +179,28 @@ def read(text: str, at: str, fields: Sequence[Field], labels: Mapping[str, str])
     parts = text.split(_DESIGNS) if text else []
     if len(parts) > MAX_DESIGNS:
         problems.append(f"designs: {len(parts):,} are given: the first {MAX_DESIGNS} are taken")
-    for place, part in enumerate(parts[:MAX_DESIGNS]):
+    for i, part in enumerate(parts[:MAX_DESIGNS]):
         pairs = [pair.partition(".") for pair in part.split(_FIELDS) if pair and part != _PLAIN]
         query: dict[str, list[str]] = {}
         for former, _, value in pairs:
             query.setdefault(OWN.get(former, former), []).append(unquote(value))
         name = clean(query.pop(_NAME, [""])[0], MAX_NAME)
         values, wrong = check_query(fields, query, labels)
-        problems += [clean(f"design {place + 1}: {line}", MAX_LINE) for line in wrong]
+        problems += [clean(f"design {i + 1}: {line}", MAX_LINE) for line in wrong]
         designs.append(design_of(values, fields, name))
     if not designs:
         return None, problems
-    place = 1
+    return Tray(tuple(designs), place(at, problems, len(designs)) - 1), problems
+
+
+def place(at: str, problems: list[str], n_designs: int = MAX_DESIGNS) -> int:
+    """The place, from 1, of the design that is being changed, of an address; the first, with a line in `problems`,
+    where it says none."""
     try:
-        place = Field(name="at", kind=WHOLE, low=1, high=len(designs)).read(clean(at, MAX_NAME)) if at else 1
+        return int(Field(name="at", kind=WHOLE, low=1, high=n_designs).read(clean(at, MAX_NAME))) if at else 1
     except DseError as error:
         problems.append(error.lines()[0])
-    return Tray(tuple(designs), place - 1), problems
+        return 1
 
 
 def _parts(text: str) -> list[tuple[str, str]]:

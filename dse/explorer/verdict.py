@@ -10,6 +10,7 @@ from dse.explorer import request
 from dse.explorer.bench import Bench, BenchRow
 from dse.explorer.cards import loss, shown
 from dse.explorer.request import LoadRequest, PointAnswer, PointRequest
+from dse.model import uncertainty
 from dse.model.compare import Comparison
 from dse.questions import recommend
 from dse.questions.common import competes, ends_text, limits_text, sure_text
@@ -73,14 +74,25 @@ def _none(bench: Bench, within: str) -> Verdict:
     running = [row for row in bench.answered if row.result["feasible"] and competes(row.result)]
     if not running:
         return Verdict("No design runs here.", f"{bench.current.name}: {bench.current.why_not}.", nearest=bench.current)
-    row = min(running, key=lambda row: row.result["tpot_s"] or row.result["ttft_s"])
+    limits = request.limits_s(bench.values)
+    row = min(running, key=lambda row: (not row.result["fits_whole_batch"], _excess(row, limits)))
     assert row.answer is not None
     times = []
     for name, key in (("TPOT", "tpot_s"), ("TTFT", "ttft_s")):
         ends = ends_text(row.result, key, row.answer.late_s.get(key))
         times.append(f"{name} {shown(key, as_said(row.result))}" + (f" ({ends})" if ends else ""))
-    said = f"{row.name} comes nearest: {', '.join(times)}. {fits_text(row.result)} Its row says what would."
-    return Verdict(f"No design surely keeps{within}.", said, nearest=row)
+    said = [
+        f"{row.name} comes nearest: {', '.join(times)}.",
+        *([] if row.result["fits_whole_batch"] else [fits_text(row.result)]),
+    ]
+    return Verdict(f"No design surely keeps{within}.", " ".join([*said, "Its row says what would."]), nearest=row)
+
+
+def _excess(row: BenchRow, limits: Mapping[str, float]) -> float:
+    """How many times the limit is that a design misses most, at the upper end of the interval."""
+    late_s = row.answer.late_s if row.answer else {}
+    high = {name: late_s.get(name) or uncertainty.ends(row.result, name)[1] for name in limits}
+    return max((high[name] / limits[name] for name in limits if row.result[name] is not None), default=0.0)
 
 
 def _is_most(row: BenchRow) -> bool:

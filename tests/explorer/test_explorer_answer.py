@@ -256,19 +256,45 @@ def test_a_rate_has_one_number_of_servers_and_the_interval_on_which_limits_are_t
 
 
 def test_where_only_the_middle_of_an_interval_keeps_a_limit_the_verdict_says_so_and_opens_what_is_nearest():
-    app = opened("answer", input="8192", tpot_limit="50", ttft_limit="2")
+    app = opened("answer", input="8192", tpot_limit="50", ttft_limit="2", at="2")
     text = plain(app.markdown[0].value)
-    assert "No design surely keeps TPOT 50 ms and TTFT 2 s. fp8 comes nearest:" in text.replace("**", "")
-    assert "TTFT 786.5 ms (487.7 ms to 2.014 s)" in text
+    assert "No design surely keeps TPOT 50 ms and TTFT 2 s. fp16 comes nearest:" in text.replace("**", "")
+    assert "TTFT 786.2 ms (487.4 ms to 2.013 s)" in text
     assert next(iter(app.dataframe[0].value["Fits"])) == "0 of 28 at once"
-    next(button for button in app.button if button.label == "Open fp8").click().run()
-    assert address_at(app) == "2"
-    assert not any(button.label == "Open fp8" for button in app.button)
+    next(button for button in app.button if button.label == "Open fp16").click().run()
+    assert "at" not in app.query_params
+    assert not any(button.label == "Open fp16" for button in app.button)
 
 
 def address_at(app):
     """Which design is open, as the address has it."""
     return "".join(app.query_params["at"])
+
+
+def test_bars_and_table_count_what_is_surely_within_the_limits():
+    here = of({}, {"quantizer": "fp8"}, batch=64, input=4096, output=500, tpot_limit=30.0, ttft_limit=1.0)
+    assert [cards.held_of(row) for row in here.rows] == [int(row.answer.holds) for row in here.rows] == [6, 6]
+    assert cards.design_table(here)["Fits"].tolist() == ["56 of 64, 6 in limits", "64 of 113 at once, 6 in limits"]
+    # FP16 has no room for 64, and its TTFT is five times the limit
+    assert verdict.verdict(here).nearest is here.rows[1]
+    assert "fp8 comes nearest" in verdict.verdict(here).said
+
+
+def test_a_design_that_holds_none_of_a_load_has_no_numbers_of_another():
+    asked = {"load": "rate", "rate": 5.0, "input": 4096, "output": 500, "tpot_limit": 30.0, "ttft_limit": 1.0}
+    here = of({"quantizer": "fp8"}, {"quantizer": "int4_per_token_head"}, **asked)
+    table = cards.design_table(here)
+    assert table["Servers"].tolist()[1] == "none holds it"
+    assert (table.loc[1, ["tok/s a device", "tok/s a user", "TPOT", "USD/M out"]] == "").all()
+    assert all(table.loc[0, ["tok/s a device", "TPOT", "USD/M out"]])
+
+
+def test_the_address_says_which_design_is_open_without_its_designs_too():
+    app = opened("answer", batch="32", at="2")
+    assert address_at(app) == "2"
+    assert app.selectbox(key="quantizer").value == "fp8"
+    app = opened("answer", at="99")
+    assert any("at = " in one.value for one in app.code)
 
 
 def test_scores_of_short_answers_are_called_so():

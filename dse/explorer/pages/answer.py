@@ -41,8 +41,8 @@ def render(bench: Bench) -> None:
     rows = [row for row in bench.answered if row.result["feasible"]]
     left, right = st.columns([2, 3], gap="medium")
     with left:
-        shown = said.taken or (bench.current if bench.current in rows else None)
-        if shown is not None:
+        shown = said.taken or said.nearest or bench.current
+        if shown in rows:
             st.html(cards.memory_bar(shown.result, shown.name))
         if rows:
             st.html(cards.room_bars(rows))
@@ -68,7 +68,8 @@ def show_speeds(bench: Bench, said: Verdict) -> None:
     servers = measured.beside(rows)
     answer = replace(cached_speeds(curves, tuple(limits.items())), measured=tuple(servers))
     is_of_sessions = bench.values["load"] == "sessions"  # which find their prompts: on no line
-    chart = figure.speeds(answer, [] if is_of_sessions else [(row.name, row.result) for row in rows])
+    held = [row for row in rows if row.load.kind == "batch" or (row.answer and row.answer.holds)]
+    chart = figure.speeds(answer, [] if is_of_sessions else [(row.name, row.result) for row in held])
     if chart is None:
         return
     other = differences(rows)
