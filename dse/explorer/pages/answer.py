@@ -115,23 +115,24 @@ def cached_speeds(
 
 
 def show_table(bench: Bench) -> None:
-    """A row a design; a click opens it below."""
+    """A row a design; a click opens it below. The row that is open is ticked: where another way has opened one, the
+    table is a new one, as the browser's own tick would stay."""
     table = cards.design_table(bench)
-    event: Any = st.dataframe(
-        table,
-        hide_index=True,
-        key="designs",
-        on_select="rerun",
-        selection_mode="single-row",
-        column_config={name: st.column_config.TextColumn(help=tip) for name, tip in cards.TIPS.items()},
-        height=min(38 + 35 * len(table), 330),
-    )
+    with st.container(key="designs"):
+        event: Any = st.dataframe(
+            table,
+            hide_index=True,
+            key=f"open {bench.at} of {len(table)}",
+            on_select="rerun",
+            selection_mode="single-row",
+            selection_default={"selection": {"rows": [bench.at]}},
+            column_config={name: st.column_config.TextColumn(help=tip) for name, tip in cards.TIPS.items()},
+            height=min(38 + 35 * len(table), 330),
+        )
     rows = event["selection"]["rows"] if event else []
-    if rows and rows[0] != bench.at and st.session_state.get("designs opened") != rows:
-        st.session_state["designs opened"] = rows
+    if rows and rows[0] != bench.at:
         sidebar.act(lambda now: now.chosen(rows[0]))
         st.rerun()
-    st.session_state["designs opened"] = rows
     for row in bench.rows:
         if row.wrong:
             lines([f"{row.name}: {line}" for line in row.wrong.lines()])
