@@ -32,16 +32,17 @@ HEIGHT = 330
 def render(bench: Bench) -> None:
     """Draw the page."""
     said = verdict(bench)
-    row = said.taken or said.nearest
-    with st.container(horizontal=True, gap="small"):
-        st.markdown(f"**{escaped(said.head)}** {escaped(said.said)}", width="stretch")
-        if row is not None and row.at != bench.at:
-            at, tip = row.at, "Shows its numbers, its command and what would change them, below the table."
-            st.button(f"Open {escaped(row.name)}", on_click=lambda: sidebar.act(lambda now: now.chosen(at)), help=tip)
+    shown = said.taken or said.nearest
+    places = st.columns([7, 1] if shown is not None and shown.at != bench.at else 1, vertical_alignment="center")
+    places[0].markdown(f"**{escaped(said.head)}** {escaped(said.said)}")
+    if shown is not None and len(places) > 1:
+        at, tip = shown.at, "Shows its numbers, its command and what would change them, below the table."
+        act = partial(sidebar.act, lambda now: now.chosen(at))
+        places[1].button(f"Open {escaped(shown.name)}", on_click=act, help=tip)
     rows = [row for row in bench.answered if row.result["feasible"]]
     left, right = st.columns([2, 3], gap="medium")
     with left:
-        shown = said.taken or said.nearest or bench.current
+        shown = shown or bench.current
         if shown in rows:
             st.html(cards.memory_bar(shown.result, shown.name))
         if rows:
