@@ -446,7 +446,7 @@ def answer(page, site):
     said = page.locator("#verdict").inner_text()
     assert f": {best['n_devices']} x H200" in said
     assert f"{best['batch']:,} requests at once: " in said
-    rate = float(re.search(r": ([\d,]+) tok/s per device", said)[1].replace(",", ""))
+    rate = float(re.search(r": ([\d,]+) tok/s a device", said)[1].replace(",", ""))
     assert rate == pytest.approx(interactivity.speeds(best)[1], rel=1e-2)
     assert page.locator("#formats tr").count() == len(answers.FORMATS)
     page.get_by_role("combobox", name="Model").select_option("deepseek-v3")

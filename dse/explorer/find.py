@@ -58,17 +58,19 @@ _BANDWIDTH = re.compile(
 
 @dataclass
 class Typed:
-    """Fields and their values, and what of a text was not taken."""
+    """Fields and their values, what of a text was not taken, and what stands for a name in it."""
 
     values: dict[str, Any] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
+    stands_for: str = ""
 
     def said(self, fields: Mapping[str, Field]) -> str:
         """Say what was taken, by the labels of `fields`, and what was not, in a line."""
         told = {key: value for key, value in self.values.items() if value not in ("", None)}
         taken = ", ".join(in_words(fields[key], value) for key, value in told.items())
         rest = f"; not taken: {', '.join(self.left_out)}" if self.left_out else ""
-        return f"Set: {taken or 'nothing'}{rest}."
+        alike = f" {told['model']} counts for {self.stands_for}, of the same shape." if self.stands_for else ""
+        return f"Set: {taken or 'nothing'}{rest}.{alike}"
 
 
 def find(text: str) -> Typed:
@@ -88,6 +90,8 @@ def find(text: str) -> Typed:
         if twice := [key for key in ("model", "device") if key in named and key in typed.values]:
             typed.left_out.append(f"{show(name)}: a second {twice[0]}: add it below the table")
             continue
+        if "model" in named and device_names.plain(named["model"]) not in device_names.plain(name):
+            typed.stands_for = show(name)
         typed.values |= {key: value for key, value in named.items() if value is not None or key not in typed.values}
     if not typed.values:
         names_nothing = f"{show(text)}: names nothing: give a model, a device, 8x H200, or a vllm serve command"

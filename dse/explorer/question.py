@@ -8,7 +8,7 @@ import streamlit as st
 from dse.core.errors import DseError
 from dse.explorer import common_fields, find, presets, state, tray, widgets
 from dse.explorer.bench import Bench
-from dse.explorer.fields import problem_of
+from dse.explorer.fields import in_words, problem_of
 from dse.explorer.find import Typed
 from dse.explorer.uploads import Upload
 from dse.explorer.widgets import escaped
@@ -155,8 +155,10 @@ def _set(typed: Typed, of_all: Collection[str] = ()) -> None:
         values.setdefault("edits", "")
     if alike := {key: values[key] for key in of_all if values.get(key)}:
         state.set_tray((held.put_tray or held.tray).with_all(alike))
+    limits = (common_fields.TPOT_LIMIT, common_fields.TTFT_LIMIT)
+    stay = [in_words(field, limit) for field in limits if field.key not in values and (limit := held.values[field.key])]
     state.put(values)
-    st.session_state[_SAID] = typed.said(fields), False
+    st.session_state[_SAID] = typed.said(fields) + (f" As before: {', '.join(stay)}." if stay else ""), False
 
 
 def _without_numbers() -> None:

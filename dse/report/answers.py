@@ -183,7 +183,7 @@ def server_text(row: Result, usd: float | None) -> dict[str, Any]:
     first = common.seconds_text(float(f"{row['ttft_s']:.3g}"))
     price = "" if usd is None else f"{cost} USD per million output tokens, "
     text = (
-        f"{server}: {_three(rate)} tok/s per device (8 of 10 measurements: {ends}), {price}{_three(user)} tok/s per "
+        f"{server}: {_three(rate)} tok/s a device (8 of 10 measurements: {ends}), {price}{_three(user)} tok/s a "
         f"user, first token after {first}."
     )
     cells = [f"{_three(rate)} ({ends})", cost, _three(user), first, f"{ways or '1 device'}, {n:,} at once"]

@@ -287,6 +287,15 @@ def test_weights_and_numbers_of_the_device_named_with_the_question_hold_for_all_
     assert "edits" not in address_of(page)["designs"]
 
 
+def test_the_box_says_which_limits_stay_and_what_stands_for_a_model():
+    page = opened("answer", tpot_limit="40")
+    assert ask(page, "Llama 3.3 70B on 4 H100").endswith(
+        "Language model: llama3.1-70b, Device: h100, Number: 4. llama3.1-70b counts for 'Llama 3.3 70B', of the same "
+        "shape. As before: TPOT ≤ (ms): 40."
+    )
+    assert ask(page, "Llama 3.1 70B, TPOT 30 ms").endswith("Language model: llama3.1-70b.")
+
+
 def test_the_box_says_what_it_took_and_what_it_did_not():
     page = opened("answer")
     taken = ask(page, "vllm serve meta-llama/Llama-3.1-70B-Instruct -tp 2 --max-num-seqs 0")

@@ -122,7 +122,7 @@ def test_a_does_it_fit(hand):
 
 def test_b_which_format(hand):
     hand.says("Take fp8.")
-    hand.says(f"{best('h200', 'fp8')} tok/s per device")
+    hand.says(f"{best('h200', 'fp8')} tok/s a device")
 
 
 def test_c_three_designs_on_another_gpu(hand):
@@ -146,7 +146,7 @@ def test_e_two_gpus(hand):
 
 def test_f_best_within_limits(hand):
     hand.fill("TPOT ≤ (ms)", "30", role="spinbutton")
-    hand.says(f"{best('h200', 'fp8', tpot_ms=30)} tok/s per device")
+    hand.says(f"{best('h200', 'fp8', tpot_ms=30)} tok/s a device")
 
 
 def test_g_a_rate(hand):

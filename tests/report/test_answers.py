@@ -50,7 +50,7 @@ def test_the_best_server_of_a_format_is_that_of_the_question(tables):
     best = dse.interactivity("h200", "llama3.1-8b", ["fp8"], input_tokens=8192, **limits).best
     index, _ = here["answers"]["20|1"]["of"]["fp8"]
     said = here["servers"][index]["text"]
-    assert f", {best['batch']:,} requests at once: {interactivity.speeds(best)[1]:,.0f} tok/s per device" in said
+    assert f", {best['batch']:,} requests at once: {interactivity.speeds(best)[1]:,.0f} tok/s a device" in said
     result = dse.evaluate(
         "h200", "llama3.1-8b", "fp8", tp=best["tp"], batch=best["batch"], input_tokens=8192, output_tokens=1024
     )

@@ -122,7 +122,8 @@ def cached(question: TradeSpeeds, point: PointRequest) -> Traded:
         user, device = speeds(answer.best)
         best = pd.Series({**answer.best, USER: user, DEVICE: device})
     design = server_fields(answer.found.first) if answer.found else {}
-    return Traded(answer.verdict, answer.table, best, pd.DataFrame(rows, columns=head), design)
+    columns = [head[0], *(f"{speed} tok/s a user" for speed in head[1:])]
+    return Traded(answer.verdict, answer.table, best, pd.DataFrame(rows, columns=columns), design)
 
 
 def _show_search(page: str, values: Mapping[str, Any], point: PointRequest) -> None:

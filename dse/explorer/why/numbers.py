@@ -47,6 +47,10 @@ def show(rows: Sequence[BenchRow], explained: BenchRow) -> None:
             on_select=lambda: _take(list(table["name"])),
             selection_mode="single-row",
         )
+        if len(rows) > 1:
+            st.caption(
+                "In brackets: difference from the first as computed; the gain on Answer is the middle of its interval."
+            )
     with right, widgets.said():
         name = widgets.draw(NUMBER)
         st.code(cached_explanation(explained.request, name), language=None, wrap_lines=True, height=_HEIGHT_PX // 2)

@@ -60,7 +60,7 @@ def show_step(rows: Sequence[BenchRow], address: str) -> None:
     chart = design_bars.step_time(shown, 1 < len(rows) <= MAX_NAMED)
     downloads.show("step", chart, partial(design_bars.table, shown), made, figure.tall(chart))
     at_once = ", ".join(f"{row.name} {row.result['batch']:,}" for row in rows)
-    st.caption(widgets.escaped(f"Requests at once: {at_once}."))
+    st.caption(widgets.escaped(f"Requests at once: {at_once}. TPOT has the prompts of others in it, too."))
 
 
 def show_roofline(rows: Sequence[BenchRow], current: BenchRow, address: str) -> None:
