@@ -1,6 +1,6 @@
 """The question on top of every page: one model, devices, lengths, limits and load for all designs."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import streamlit as st
@@ -37,8 +37,9 @@ _LINE = ("model", "devices", "device", "input", "output", "tpot_limit", "ttft_li
 _TURNS = common_fields.OF_SESSIONS[:2]
 #: fields whose lists take a name as people write it
 _NAMED = (common_fields.MODEL, common_fields.DEVICE)
-#: fields of a design that, named with the question, hold for all: else unlike things were compared
-_OF_ALL = ("weights", "edits")
+#: fields of a design that, named with the question or by a server's command, are the current one's alone: its format,
+#: and what stands in place of the question. All else holds for all designs, or unlike things were compared
+_OF_ONE = ("quantizer", "parameters", "value_quantizer", "value_parameters", "own_batch", "measurements")
 #: fields that say the device of a design
 _OF_DEVICE = (common_fields.DEVICE, common_fields.OWN_DEVICE)
 
@@ -131,15 +132,15 @@ def take(text: str, is_own: bool = False) -> bool:
         typed = find.find(text)
         if is_own:
             typed.values = {tray.OWN.get(key, key): value for key, value in typed.values.items()}
-        _set(typed, () if is_own else _OF_ALL)
+        _set(typed, is_own)
     except DseError as error:
         st.session_state[_SAID] = error.lines()[0], True
         return False
     return True
 
 
-def _set(typed: Typed, of_all: Collection[str] = ()) -> None:
-    """Set the fields that are named, and say which: those in `of_all` of all designs, else of the current one."""
+def _set(typed: Typed, is_own: bool = False) -> None:
+    """Set the fields that are named, and say which: of the current design where `is_own`."""
     values = typed.values
     values |= {own: None for key, own in tray.OWN.items() if key in values}
     fields = {field.key: field for field in (*common_fields.DESIGN, *common_fields.SCENARIO)}
@@ -153,8 +154,10 @@ def _set(typed: Typed, of_all: Collection[str] = ()) -> None:
         _without_numbers()
     if common_fields.device_of({**now, **values}) != common_fields.device_of(now):
         values.setdefault("edits", "")
-    if alike := {key: values[key] for key in of_all if values.get(key)}:
-        state.set_tray((held.put_tray or held.tray).with_all(alike))
+    of_all = {field.key for field in common_fields.DESIGN} - {*_OF_ONE, *tray.OWN.values()}
+    alike = {key: value for key, value in values.items() if key in of_all and value not in (None, "")}
+    if alike and not is_own:
+        state.set_tray((held.put_tray or held.tray).with_all(alike, common_fields.DESIGN))
     limits = (common_fields.TPOT_LIMIT, common_fields.TTFT_LIMIT)
     stay = [in_words(field, limit) for field in limits if field.key not in values and (limit := held.values[field.key])]
     state.put(values)

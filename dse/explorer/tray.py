@@ -97,14 +97,14 @@ class Tray:
         ]
         return replace(self, designs=tuple(others)).put(self.at, design)
 
-    def with_all(self, values: Mapping[str, Any]) -> "Tray":
+    def with_all(self, values: Mapping[str, Any], fields: Sequence[Field]) -> "Tray":
         """The tray with the same values in all designs, but for changed numbers of a device of a design's own."""
 
-        def of(design: TrayDesign) -> dict[str, Any]:
-            return {key: v for key, v in values.items() if key != _EDITS or OWN["device"] not in design.values}
+        def changed(design: TrayDesign) -> TrayDesign:
+            own = {key: v for key, v in values.items() if key != _EDITS or OWN["device"] not in design.values}
+            return design_of({**values_of(design, fields), **own}, fields, design.name)
 
-        designs = (replace(design, values={**design.values, **of(design)}) for design in self.designs)
-        return replace(self, designs=tuple(designs))
+        return replace(self, designs=tuple(map(changed, self.designs)))
 
     def on_another_device(self) -> "Tray":
         """The tray without the changed numbers of the question's device, which is another now."""

@@ -287,6 +287,14 @@ def test_weights_and_numbers_of_the_device_named_with_the_question_hold_for_all_
     assert "edits" not in address_of(page)["designs"]
 
 
+def test_settings_of_a_server_hold_for_all_designs_and_its_format_for_the_open_one():
+    page = opened("answer", designs="-~~quantizer.int4_per_token_head")
+    ask(page, "vllm serve Qwen/Qwen3-32B --kv-cache-dtype fp8 --max-num-seqs 48 --enforce-eager")
+    first, second = (design.values for design in page.session_state["explorer"].tray.designs)
+    assert {**first, "quantizer": "int4_per_token_head"} == dict(second)
+    assert first == {"quantizer": "fp8", "stack": "vllm", "max_num_seqs": 48, "cuda_graphs": False}
+
+
 def test_the_box_says_which_limits_stay_and_what_stands_for_a_model():
     page = opened("answer", tpot_limit="40")
     assert ask(page, "Llama 3.3 70B on 4 H100").endswith(
