@@ -148,7 +148,7 @@ def fitted(chart: Chart, height: int = HEIGHT) -> dict[str, Any]:
 
 
 def _without_none(found: dict[str, Any]) -> dict[str, Any]:
-    """What has a value: plotly's page takes None for a choice, and draws nothing."""
+    """Leave out what has no value: plotly's page takes None for a choice, and draws nothing."""
     return {key: value for key, value in found.items() if value is not None}
 
 
