@@ -195,7 +195,8 @@ def test_tab_reaches_every_control_in_order_and_shows_where_it_is(page, server):
     for _ in range(90):
         page.keyboard.press("Tab")
         reached.append(page.evaluate("() => document.activeElement.getAttribute('aria-label') || ''"))
-        assert not page.evaluate("() => !!document.activeElement.closest('[data-testid=stSidebar]')")  # which is closed
+        closed = "document.activeElement.closest('[data-testid=stSidebar][data-collapsed=true]')"
+        assert not page.evaluate(f"() => !!{closed}")
         if page.evaluate("() => document.activeElement.dataset.testid === 'stTopNavLink'"):
             seen = page.evaluate("() => getComputedStyle(document.activeElement).outlineStyle")
             assert seen == "solid"

@@ -116,7 +116,7 @@ def best(device, quantizer, tpot_ms=50, ttft_s=2, model="qwen3-32b", n_devices=1
 def test_a_does_it_fit(hand):
     """70B in 16 bits on one H200: no, by its memory; what would make it fit stands below."""
     hand.ask("Llama 3.1 70B on H200, 32k in, 1k out, 32 at once")
-    hand.says("No design keeps")
+    hand.says("No design runs here.")
     hand.says("Weights in fp8")
 
 
