@@ -61,8 +61,6 @@ _BAR = "display:flex;height:14px;border-radius:3px;overflow:hidden"
 _SQUARE = f"display:inline-block;width:10px;height:10px;{_EDGE}"
 _HEAD, _THIN = "font-weight:600", "display:flex;height:12px"
 _LINE = "display:flex;justify-content:space-between;font-size:0.85rem;gap:8px"
-#: cells of a design that holds no load within the limits
-_NO_RATES = dict.fromkeys(("tok/s a device", "tok/s a user", "USD/M out"), "")
 #: numbers that are shown as every page and the command line show them
 _OF_SCORES = {"score_drop_frac": quality.drop_text, "sample_perplexity_frac": quality.rise_text}
 
@@ -192,6 +190,8 @@ def _cells(bench: Bench, row: BenchRow, first: BenchRow | None) -> dict[str, str
     cells |= {"Accuracy loss": loss(row), "Perplexity": shown("sample_perplexity_frac", result), "Fits": fits(result)}
     if not result["feasible"]:
         return cells
+    if row.load.kind != "batch" and not row.answer.holds:  # its numbers are of almost no load, which nobody asked for
+        return cells | {"Servers": "none holds it", "Fits": f"0 of {result['max_batch']:,} at once"}
     low, high, _ = interactivity.interval(result)
     device = result["throughput_tokens_per_s"] / result["n_devices"]
     three = partial(plain, digits=3)
@@ -201,8 +201,6 @@ def _cells(bench: Bench, row: BenchRow, first: BenchRow | None) -> dict[str, str
         "USD/M out": shown("usd_per_million_tokens", result).partition(" ")[0],
     }
     limits = request.limits_s(bench.values)
-    if row.load.kind != "batch" and not row.answer.holds:  # its numbers are of almost no load, which nobody asked for
-        return cells | {"Servers": "none holds it", "Fits": f"0 of {result['max_batch']:,} at once", **_NO_RATES}
     cells |= {"TPOT": time_text("tpot_s", result, limits), ttft: time_text("ttft_s", result, limits)}
     if first is not None and row is not first:
         cells["Gain"] = answers.gain_text(answers.gain(result, first.result))

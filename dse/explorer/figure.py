@@ -153,15 +153,15 @@ def _without_none(found: dict[str, Any]) -> dict[str, Any]:
 
 
 class Plain(BaseFigure):  # type: ignore[misc]
-    """Plain data as a figure of plotly's that is neither checked nor copied, which takes longer than all else of it.
+    """Plain data as a figure of plotly's, neither checked nor copied: that takes longer than all else of a figure.
 
     Our tests have plotly check what `fitted` and its like give, and leave nothing out of it.
     """
 
-    def __init__(self, drawn: dict[str, Any]) -> None:
+    def __init__(self, drawn: dict[str, Any]) -> None:  # not that of `BaseFigure`, which checks and copies
         self._drawn = drawn
         if colors := drawn["layout"].get("coloraxis"):  # the browser knows the same names by slightly other colors
-            colors["colorscale"] = [[at, shade] for at, shade in get_colorscale(colors["colorscale"])]
+            colors["colorscale"] = get_colorscale(colors["colorscale"])
 
     def to_dict(self) -> dict[str, Any]:
         """The plain data."""

@@ -35,7 +35,11 @@ _TIME = re.compile(
     r"(?P<unit>m?s)\b(?(ahead)|(?:\s*(?P<behind>ttft|tpot))?)",
     re.IGNORECASE,
 )
-_LIMITS = {"ttft": (TTFT_LIMIT, "s"), "tpot": (TPOT_LIMIT, "ms")}
+_OF_FIRST, _OF_TOKEN = (TTFT_LIMIT, "s"), (TPOT_LIMIT, "ms")
+_LIMITS = {
+    **dict.fromkeys(("ttft", "first token"), _OF_FIRST),
+    **dict.fromkeys(("tpot", "each token", "per token"), _OF_TOKEN),
+}
 #: a limit as the speed of a user
 _SPEED = re.compile(
     rf"{_NUMBER} ?(?:tok|tokens?)(?:/s| (?:a|per) second) (?:a|per|each|for each) user\b", re.IGNORECASE
@@ -45,15 +49,23 @@ _BETWEEN = re.compile(
     r"\s+(?:on|with|for|at|of|vs\.?|versus|against|and|or)\s+|[,;?]|\s+(?=\d+\s?x\s?[A-Z])|(?<=\S)\s+(?=\w+ weights\b)",
     re.IGNORECASE,
 )
+#: a part that says how many devices, how weights are stored, and how keys and values are
 _COUNTS = {"one": 1, "a single": 1, "two": 2, "four": 4, "eight": 8, "sixteen": 16}
-_COUNT = re.compile(rf"(?<!\S)({'|'.join(_COUNTS)})(?=\s+[a-z]+\d)", re.IGNORECASE)
-#: a part that says how weights are stored; a changed number of the device
-_FORMAT = re.compile(r"(?:in )?(\w+) (?:kv(?:[ -]cache)?|keys and values)", re.IGNORECASE)
-_PLAIN_COUNT = re.compile(r"(\d{1,4})\s+([a-z].*)", re.IGNORECASE)
-_WEIGHTS = re.compile(r"(?:in )?(\w+)[ -]weights", re.IGNORECASE)
+_COUNTED = re.compile(rf"(\d{{1,4}}|{'|'.join(_COUNTS)})\s+([a-z].*)", re.IGNORECASE)
+_WEIGHTS = re.compile(r"(\w+)[ -]weights", re.IGNORECASE)
+_FORMAT = re.compile(r"(\w+) (?:kv(?:[ -]cache)?|keys and values)", re.IGNORECASE)
+#: a changed number of the device, named: links have a bandwidth, too
+_RATE = r"(\d[\d.]*\s?[TG]B/s)"
 _BANDWIDTH = re.compile(
-    r"(?:memory )?(?:bandwidth)?(?: of| is| were| was)?\s*(\d[\d.]*\s?[TG]B/s)(?: (?:of )?(?:memory )?bandwidth)?", re.I
+    rf"memory bandwidth(?: of| is| were| was)? {_RATE}|{_RATE}(?: of)? memory bandwidth", re.IGNORECASE
 )
+#: fields that a question has once, and where another goes
+_ONCE = {
+    "model": "a second model: add it below the table",
+    "device": "a second device: add it below the table",
+    "quantizer": "a second KV format: add it below the table",
+    "weights": "a second format of the weights: duplicate a design, and change it there",
+}
 
 
 @dataclass
@@ -62,15 +74,14 @@ class Typed:
 
     values: dict[str, Any] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
-    stands_for: str = ""
+    stands_in: str = ""
 
     def said(self, fields: Mapping[str, Field]) -> str:
         """Say what was taken, by the labels of `fields`, and what was not, in a line."""
         told = {key: value for key, value in self.values.items() if value not in ("", None)}
         taken = ", ".join(in_words(fields[key], value) for key, value in told.items())
         rest = f"; not taken: {', '.join(self.left_out)}" if self.left_out else ""
-        alike = f" {told['model']} counts for {self.stands_for}, of the same shape." if self.stands_for else ""
-        return f"Set: {taken or 'nothing'}{rest}.{alike}"
+        return f"Set: {taken or 'nothing'}{rest}.{self.stands_in}"
 
 
 def find(text: str) -> Typed:
@@ -87,12 +98,15 @@ def find(text: str) -> Typed:
         except InputError as error:
             typed.left_out += error.lines()
             continue
-        if twice := [key for key in ("model", "device") if key in named and key in typed.values]:
-            typed.left_out.append(f"{show(name)}: a second {twice[0]}: add it below the table")
+        named = {key: value for key, value in named.items() if value is not None or key not in typed.values}
+        if twice := [key for key in _ONCE if named.get(key) and typed.values.get(key) not in (None, named[key])]:
+            typed.left_out.append(f"{show(name)}: {_ONCE[twice[0]]}")
             continue
-        if "model" in named and device_names.plain(named["model"]) not in device_names.plain(name):
-            typed.stands_for = show(name)
-        typed.values |= {key: value for key, value in named.items() if value is not None or key not in typed.values}
+        if model := named.get("model"):
+            said, meant = device_names.plain(name), device_names.plain(model)
+            is_named = meant in said or said in meant
+            typed.stands_in = "" if is_named else f" {model} counts for {show(name)}, of the same shape."
+        typed.values |= named
     if not typed.values:
         names_nothing = f"{show(text)}: names nothing: give a model, a device, 8x H200, or a vllm serve command"
         raise InputError("; ".join(typed.left_out) or names_nothing)
@@ -122,22 +136,20 @@ def _numbers(text: str, typed: Typed) -> str:
     def limit(found: re.Match[str]) -> str:
         unit = found["unit"].lower()
         name = (found["ahead"] or found["behind"] or ("tpot" if unit == "ms" else "ttft")).lower()
-        name = {"first token": "ttft"}.get(name, name if name in _LIMITS else "tpot")
         asked, own_unit = _LIMITS[name]
         return take(asked, found["number"], 1 if unit == own_unit else 1e3 if unit == "s" else 1e-3)
 
     def bandwidth(found: re.Match[str]) -> str:
-        typed.values["edits"] = f"memory_bandwidth={found[1]}"
+        typed.values["edits"] = f"memory_bandwidth={found[1] or found[2]}"
         return ", "
 
     def speed(found: re.Match[str]) -> str:
         said = take(TPOT_LIMIT, found["number"])
-        typed.values[TPOT_LIMIT.key] = 1e3 / typed.values.get(TPOT_LIMIT.key, 1e3)
+        if per_s := typed.values.get(TPOT_LIMIT.key):
+            typed.values[TPOT_LIMIT.key] = 1e3 / per_s
         return said
 
-    text = _SPEED.sub(speed, text)
-    text = _COUNT.sub(lambda found: f"{_COUNTS[found[1].lower()]}x", _TIME.sub(limit, text))
-    text = _BANDWIDTH.sub(bandwidth, text)
+    text = _BANDWIDTH.sub(bandwidth, _TIME.sub(limit, _SPEED.sub(speed, text)))
     for pattern, asked in _WORDED:
         while found := re.search(rf"(?<![\w.-]){pattern}", text, re.IGNORECASE):
             text = f"{text[: found.start()]}{take(asked, found['number'])}{text[found.end() :]}"
@@ -145,13 +157,13 @@ def _numbers(text: str, typed: Typed) -> str:
 
 
 def _named(text: str) -> dict[str, Any]:
-    """The fields that the name of a device, of a model, or of weights sets. Raises InputError."""
+    """The fields that a device, a model, weights, or a KV format sets by its name. Raises InputError."""
     if (match := _WEIGHTS.fullmatch(text)) and weights.is_format(match[1].lower()):
         return {"weights": match[1].lower()}
     if (match := _FORMAT.fullmatch(text)) and match[1].lower() in QUANTIZER.options():
         return {"quantizer": match[1].lower(), "parameters": ""}
-    if (match := _PLAIN_COUNT.fullmatch(text)) and device_names.meant(match[2], catalog.device_aliases()):
-        text = f"{match[1]}x {match[2]}"
+    if (match := _COUNTED.fullmatch(text)) and device_names.meant(match[2], catalog.device_aliases()):
+        text = f"{_COUNTS.get(match[1].lower(), match[1])}x {match[2]}"
     counted = device_names.counted(text)
     if device := device_names.meant(counted[1] if counted else text, catalog.device_aliases()):
         return {"device": device, **({"devices": counted[0]} if counted else {})}

@@ -7,7 +7,7 @@ import pandas as pd
 import streamlit as st
 
 from dse.core import specfile
-from dse.core.errors import InputError, clean
+from dse.core.errors import MAX_LINE, InputError, clean
 from dse.explorer import startup_log, uploads, widgets
 from dse.explorer.find import Typed
 from dse.explorer.uploads import Upload
@@ -29,12 +29,15 @@ def draw(values: Mapping[str, Any], chosen: Callable[[Upload | Typed, str], None
 
     def keep(file: Any) -> None:
         st.session_state.pop(_CHECKED, None)
+        if file.name.lower().endswith(_TABLES):
+            name = clean(file.name, MAX_LINE)
+            raise InputError(
+                f"{name}: a trace and a table of `dse sweep` are loaded on Size, measured servers on Trust"
+            )
         if startup_log.is_one(file.name, file.getvalue()):
             startup_log.LOG.keep(file)
             chosen(startup_log.question(*startup_log.LOG.held(), values), file.name)
             return
-        if file.name.lower().endswith(_TABLES):
-            raise InputError(f"{clean(file.name, 80)}: a trace or a table of designs: load it on the page Size")
         upload, summary = uploads.read(file.name, file.getvalue())
         chosen(upload, uploads.keep(upload))
         st.session_state[_CHECKED] = summary
@@ -45,8 +48,8 @@ def draw(values: Mapping[str, Any], chosen: Callable[[Upload | Typed, str], None
         [".toml", *startup_log.LOG.endings, *_TABLES],
         "Checked as the commands do. A plan has a quantizer for each layer: `dse mix` writes one. "
         "Measured bits and errors of your own data: `dse measure` writes them. A server's start-up log, or the JSON of "
-        "its benchmark, sets the question and this design; Trust compares it. All stays in the memory of this machine, "
-        "for at most eight hours after it was last used.",
+        "its benchmark, sets the question and the designs, its KV format this one; Trust compares it. All stays in the "
+        "memory of this machine, for at most eight hours after it was last used.",
         keep,
         max_mib=max(specfile.MAX_JSON_BYTES, specfile.MAX_TOML_BYTES, startup_log.LOG.max_bytes) // 2**20,
     )

@@ -49,7 +49,9 @@ def show(bench: Bench) -> None:
             st.markdown(escaped(fits_text(row.result, is_full)))
             lines([f"{said}. The numbers are as if other software ran it." for said in row.refusals.values()])
             if row.load.kind != "batch" and not row.answer.holds:
-                lines(["No server holds any of this load within the limits: the numbers are at almost none."])
+                lines(
+                    ["No server holds any of this load within the limits: the numbers are of one that is almost idle."]
+                )
             if row.result["feasible"]:
                 st.markdown("\n".join(_number(row, name) for name in MEANINGS if row.result[name] is not None))
         with more:
@@ -129,7 +131,8 @@ def _steps(bench: Bench, row: BenchRow) -> None:
 def _take(at: int, step: Proposal) -> None:
     values, question = dict(step.design), dict(step.question)
     design = state.tray().designs[at]
-    if "tp" in values and not {"tp", "pp"} & {*design.values, *(values.keys() - {"tp"})}:
+    has_layout = "pp" in values or not {"tp", "pp"}.isdisjoint(design.values)
+    if "tp" in values and not has_layout:
         question["devices"] = values.pop("tp")  # of all: designs on unlike numbers of devices do not compare
     whole = {**tray.values_of(design, common_fields.DESIGN), **values}
     sidebar.act(lambda now: now.put(at, tray.design_of(whole, common_fields.DESIGN, design.name)))

@@ -12,7 +12,7 @@ from streamlit.runtime.scriptrunner import get_script_run_ctx
 from dse.core.field import Field
 from dse.explorer import kept
 from dse.explorer.fields import check_query, problem_of, query_of
-from dse.explorer.tray import History, Tray, design_of, is_former_text, place, read, text_of, values_of
+from dse.explorer.tray import History, Tray, design_of, is_former_text, place_of, read, text_of, values_of
 
 #: the part of an address behind its page: texts by key
 Query = dict[str, list[str]]
@@ -159,8 +159,8 @@ def _tray_of(
     text, at = (query.get(key, [""])[0] for key in (DESIGNS, AT))
     tray, problems = read(text, at, design, labels)
     if tray is None:
-        alone = any(field.key in query for field in design)
-        return (Tray() if alone else opening).chosen(place(at, problems) - 1), problems
+        tray = Tray() if any(field.key in query for field in design) else opening
+        return tray.chosen(place_of(at, len(tray.designs), problems) - 1), problems
     return tray, problems
 
 

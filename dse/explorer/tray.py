@@ -190,12 +190,12 @@ def read(text: str, at: str, fields: Sequence[Field], labels: Mapping[str, str])
         designs.append(design_of(values, fields, name))
     if not designs:
         return None, problems
-    return Tray(tuple(designs), place(at, problems, len(designs)) - 1), problems
+    return Tray(tuple(designs), place_of(at, len(designs), problems) - 1), problems
 
 
-def place(at: str, problems: list[str], n_designs: int = MAX_DESIGNS) -> int:
-    """The place, from 1, of the design that is being changed, of an address; the first, with a line in `problems`,
-    where it says none."""
+def place_of(at: str, n_designs: int, problems: list[str]) -> int:
+    """The place, from 1, of the design that is being changed, as an address has it; the first, with a line in
+    `problems`, where it cannot be used."""
     try:
         return int(Field(name="at", kind=WHOLE, low=1, high=n_designs).read(clean(at, MAX_NAME))) if at else 1
     except DseError as error:

@@ -91,8 +91,9 @@ def _none(bench: Bench, within: str) -> Verdict:
 def _excess(row: BenchRow, limits: Mapping[str, float]) -> float:
     """The time over its limit that a design misses most, at the upper end of the interval."""
     late_s = row.answer.late_s if row.answer else {}
-    high = {name: late_s.get(name) or uncertainty.ends(row.result, name)[1] for name in limits}
-    return max((high[name] / limits[name] for name in limits if row.result[name] is not None), default=0.0)
+    timed = [name for name in limits if row.result[name] is not None]
+    high = {name: late_s.get(name) or uncertainty.ends(row.result, name)[1] for name in timed}
+    return max((high[name] / limits[name] for name in timed), default=0.0)
 
 
 def _is_most(row: BenchRow) -> bool:

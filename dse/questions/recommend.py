@@ -525,15 +525,6 @@ def _rate_unit(fleet: Fleet) -> str:
     return "tok/s a device" if fleet.server.demand.amount else "tok/s"
 
 
-def _rates_apart(rival: Fleet, first: Fleet, a_device: bool) -> str:
-    """Say how much less a deployment likely gives than another, of all devices or of one each."""
-    rates = [one.likely_tokens_per_s / (one.n_devices if a_device else 1) for one in (rival, first)]
-    unit = "tok/s a device" if a_device else _rate_unit(first)
-    return "likely gives {} {unit} at the most load{within}, not {}".format(
-        *_apart(*rates), unit=unit, within=_within_limits(first.server.demand)
-    )
-
-
 def ahead(fleet: Fleet, other: Fleet) -> Gain:
     """The load that a fleet really holds for its money over that of another, of full devices the tokens that it likely
     gives: as computed, with what is unsure of the rates of the two servers."""
@@ -560,7 +551,10 @@ def why_lost(rival: Fleet, first: Fleet, objective: str, a_device: bool = False)
             is_alike = rival.server.is_exact == first.server.is_exact
             gives_up = "does without a prefix cache" if is_alike else "stores fewer bits"
             return f"{gives_up} for at most {100 * RERUN_90:.0f} % more throughput, as much as runs differ by"
-        return _rates_apart(rival, first, a_device)
+        rates = [one.likely_tokens_per_s / (one.n_devices if a_device else 1) for one in (rival, first)]
+        least, most = _apart(*rates)
+        unit, within = "tok/s a device" if a_device else _rate_unit(first), _within_limits(first.server.demand)
+        return f"likely gives {least} {unit} at the most load{within}, not {most}"
     if rival.usd_per_hour > first.usd_per_hour * (1 + common.TIE):
         return f"costs {_usd(rival.usd_per_hour)} an hour, {rival.usd_per_hour / first.usd_per_hour:.2f} times as much"
     if first.server.is_exact and not rival.server.is_exact:

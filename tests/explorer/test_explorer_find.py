@@ -78,6 +78,20 @@ ASKED_FOR = {
         ("What if the memory bandwidth were 4 TB/s?", {"edits": "memory_bandwidth=4 TB/s"}, []),
         ("H200 vs L40S, qwen3-8b", {**H200, **QWEN}, ["'L40S': a second device: add it below the table"]),
         (
+            "two RTX 5090, bf16 weights against FP8 weights",
+            {"device": "rtx-5090", "devices": 2, "weights": "bf16"},
+            ["'FP8 weights': a second format of the weights: duplicate a design, and change it there"],
+        ),
+        (
+            "H200 with 900 GB/s links, 0 tok/s per user",
+            H200,
+            [
+                "tpot_limit = '0': must be a number from 0.001 to 1,000,000",
+                "'900 GB/s links': no model or device that is "
+                "known: give a model, a device, 8x H200, or load a config.json under Files",
+            ],
+        ),
+        (
             "Lama 3.1 70B on 8x H200, 8k in",
             {**H200, "devices": 8, "input": 8192},
             [
@@ -302,6 +316,8 @@ def test_the_box_says_which_limits_stay_and_what_stands_for_a_model():
         "shape. As before: TPOT ≤ (ms): 40."
     )
     assert ask(page, "Llama 3.1 70B, TPOT 30 ms").endswith("Language model: llama3.1-70b.")
+    type_into(page, "own_model", "Llama 3.3 70B")
+    assert "llama3.1-70b counts for 'Llama 3.3 70B'" in "".join(plain(one.value) for one in page.caption)
 
 
 def test_the_box_says_what_it_took_and_what_it_did_not():

@@ -161,6 +161,14 @@ def test_loaded_measurements_are_chosen_and_what_is_wrong_with_a_file_is_said():
     assert app.selectbox(key="measurements").value == "m.json (loaded measurement)"
 
 
+@pytest.mark.parametrize("name", ["trace.csv", "trace.jsonl", "sweep.PARQUET"])
+def test_a_table_under_files_says_where_it_is_loaded(name):
+    app = opened("answer")
+    app.file_uploader[0].upload(name, b"a,b\n1,2\n", "text/csv").run()
+    assert not app.exception
+    assert wrong(app) == [f"{name}: a trace and a table of `dse sweep` are loaded on Size, measured servers on Trust"]
+
+
 def test_a_file_that_a_field_has_chosen_is_not_dropped(monkeypatch):
     held = {f"{i}": None for i in range(uploads.MAX_UPLOADS)}
     monkeypatch.setattr(state, "session", lambda: state.Session(uploads=held, values={"x": ["0", "1"]}))
