@@ -206,10 +206,8 @@ def _cells(bench: Bench, row: BenchRow, first: BenchRow | None) -> dict[str, str
         cells["Gain"] = answers.gain_text(answers.gain(result, first.result))
     if row.load.kind != "batch":
         cells["Servers"] = f"{row.answer.n_servers:,}"
-    elif limits and row.asked is not None and row.asked.work.batch is None and not row.answer.holds:
-        cells["Fits"] = f"0 of {result['max_batch']:,} at once"
-    elif limits and row.asked is not None and row.answer.holds < min(row.asked.work.batch or 0, result["max_batch"]):
-        cells["Fits"] += f", {row.answer.holds:,.0f} in limits"
+    elif limits and (held := held_of(row)) < min(result["batch"], result["max_batch"]):
+        cells["Fits"] = f"{held:,} of {result['max_batch']:,} at once"
     return cells
 
 

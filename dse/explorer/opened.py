@@ -48,7 +48,8 @@ def show(bench: Bench) -> None:
             is_full = row.asked.work.batch is None and row.result["batch"] == row.result["max_batch"]
             st.markdown(escaped(fits_text(row.result, is_full)))
             lines([f"{said}. The numbers are as if other software ran it." for said in row.refusals.values()])
-            if row.load.kind != "batch" and not row.answer.holds:
+            is_idle = row.result["feasible"] and row.load.kind != "batch" and not row.answer.holds
+            if is_idle:
                 lines(
                     ["No server holds any of this load within the limits: the numbers are of one that is almost idle."]
                 )
@@ -56,7 +57,7 @@ def show(bench: Bench) -> None:
                 st.markdown("\n".join(_number(row, name) for name in MEANINGS if row.result[name] is not None))
         with more:
             first = next((other for other in bench.answered if other.result["feasible"]), row)
-            if said := lead(row, first):
+            if not is_idle and (said := lead(row, first)):
                 st.markdown(escaped(f"{said}."))
             _steps(bench, row)
             _command(row)

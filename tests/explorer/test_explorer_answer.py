@@ -274,7 +274,7 @@ def address_at(app):
 def test_bars_and_table_count_what_is_surely_within_the_limits():
     here = of({}, {"quantizer": "fp8"}, batch=64, input=4096, output=500, tpot_limit=30.0, ttft_limit=1.0)
     assert [cards.held_of(row) for row in here.rows] == [int(row.answer.holds) for row in here.rows] == [6, 6]
-    assert cards.design_table(here)["Fits"].tolist() == ["56 of 64, 6 in limits", "64 of 113 at once, 6 in limits"]
+    assert cards.design_table(here)["Fits"].tolist() == ["6 of 56 at once", "6 of 113 at once"]
     # FP16 has no room for 64, and its TTFT is five times the limit
     assert verdict.verdict(here).nearest is here.rows[1]
     assert "fp8 comes nearest" in verdict.verdict(here).said
@@ -287,6 +287,10 @@ def test_a_design_that_holds_none_of_a_load_has_no_numbers_of_another():
     assert table["Servers"].tolist()[1] == "none holds it"
     assert (table.loc[1, ["tok/s a device", "tok/s a user", "TPOT", "USD/M out"]] == "").all()
     assert all(table.loc[0, ["tok/s a device", "TPOT", "USD/M out"]])
+    query = {key: str(value) for key, value in asked.items()}
+    app = opened("answer", designs="quantizer.fp8~~quantizer.int4_per_token_head", at="2", **query)
+    assert any("No server holds any of this load within the limits" in line for line in wrong(app))
+    assert "against fp8" not in said(app)
 
 
 def test_the_address_says_which_design_is_open_without_its_designs_too():
